@@ -1,0 +1,68 @@
+# Every target sets up the virtual environment by itself; `make PYTHON=/path/to/python` chooses who makes it.
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+export PYTHON
+
+# Rooms that have not come yet are left out rather than named in vain.
+CODE := $(wildcard src tests tools benchmarks examples)
+PYTHON_CODE := $(foreach room,$(CODE),$(if $(shell find $(room) -name '*.py' | head -n 1),$(room)))
+
+# Tests that need more than Python have targets of their own.
+APART := tests/browser tests/pooler
+PYTEST := $(BIN)/python -m pytest
+STAGE := tools/stage
+
+.PHONY: help demo dev test test-browser test-pooler check fmt proto bench
+
+help:
+	@echo "make demo          a workflow that survives the kill of its worker, in the terminal"
+	@echo "make dev           server and an embedded PostgreSQL, until Ctrl-C"
+	@echo "make test          the tests; they need nothing but Python"
+	@echo "make check         format, lint, imports, types, generated code, all tests"
+	@echo "make fmt           format the code and mend what the linter can"
+	@echo "make proto         generate code from the .proto files"
+	@echo "make bench         the benchmarks"
+	@echo "make test-browser  the dashboard's tests in Chromium"
+	@echo "make test-pooler   the tests behind PgBouncer"
+
+$(READY): pyproject.toml constraints.txt tools/venv
+	@$(STAGE) "set up $(VENV)" tools/venv $(VENV)
+	@touch $@
+
+demo: $(READY)
+	@$(BIN)/kagzi demo
+
+dev: $(READY)
+	@$(BIN)/kagzi dev
+
+test: $(READY)
+	@$(STAGE) tests $(PYTEST) $(addprefix --ignore=,$(APART))
+
+test-browser: $(READY)
+	@if [ -d tests/browser ]; then $(STAGE) "browser tests" $(PYTEST) tests/browser; \
+	else echo "no browser tests yet: they come with the dashboard"; fi
+
+test-pooler: $(READY)
+	@if [ -d tests/pooler ]; then $(STAGE) "pooler tests" $(PYTEST) tests/pooler; \
+	else echo "no pooler tests yet"; fi
+
+check: $(READY)
+	@$(STAGE) format $(BIN)/ruff format --check
+	@$(STAGE) lint $(BIN)/ruff check
+	@$(STAGE) imports $(BIN)/lint-imports --no-logo
+	@$(STAGE) types $(BIN)/mypy $(PYTHON_CODE)
+	@$(STAGE) "generated code" $(BIN)/python tools/proto.py --check
+	@$(STAGE) tests $(PYTEST) $(addprefix --ignore=,$(APART))
+	@$(MAKE) --no-print-directory test-browser test-pooler
+
+fmt: $(READY)
+	@$(STAGE) lint $(BIN)/ruff check --fix-only
+	@$(STAGE) format $(BIN)/ruff format
+
+proto: $(READY)
+	@$(STAGE) "generated code" $(BIN)/python tools/proto.py
+
+bench: $(READY)
+	@$(BIN)/python -m benchmarks

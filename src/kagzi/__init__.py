@@ -1,0 +1,1 @@
+"""Kagzi: durable workflows for Python on PostgreSQL."""

@@ -1,0 +1,66 @@
+"""What a committed change means for whoever waits: queues to look into, timers to set, runs whose end somebody watches,
+held runs for which something arrived. Local listeners hear of it at once, other servers by a notice that may be lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Protocol
+
+from kagzi.server.notifier import Notifier
+from kagzi.store.notices import Kind, key_hash
+from kagzi.store.operation import Ended, Outcome
+
+
+class Queues(Protocol):
+    """Where runs wait for workers."""
+
+    def look(self, namespace: str, task_queue: str) -> None: ...
+
+    def look_at(self, namespace: str, task_queue: str, moment: datetime) -> None: ...
+
+
+class Announcer:
+    """Tells of committed changes."""
+
+    def __init__(self, notifier: Notifier) -> None:
+        self._notifier = notifier
+        self._queues: list[Queues] = []
+        self._ended: list[Callable[[str, Sequence[Ended]], None]] = []
+        self._told: list[Callable[[str, Sequence[str]], None]] = []
+
+    def add_queues(self, queues: Queues) -> None:
+        """`queues` hears of runs that are or become due."""
+        self._queues.append(queues)
+
+    def on_ended(self, listener: Callable[[str, Sequence[Ended]], None]) -> None:
+        """`listener` hears of runs that ended."""
+        self._ended.append(listener)
+
+    def on_told(self, listener: Callable[[str, Sequence[str]], None]) -> None:
+        """`listener` hears of held runs for which a fact arrived."""
+        self._told.append(listener)
+
+    def announce(self, namespace: str, outcome: Outcome) -> None:
+        """The transaction with this outcome was committed."""
+        for task_queue in outcome.due:
+            self.due(namespace, task_queue)
+        for task_queue, moment in outcome.later.items():
+            for queues in self._queues:
+                queues.look_at(namespace, task_queue, moment)
+        if outcome.ended:
+            for ended in self._ended:
+                ended(namespace, outcome.ended)
+            self._notifier.tell(Kind.ENDED, key_hash(namespace))
+        if outcome.told:
+            for told in self._told:
+                told(namespace, outcome.told)
+            for run_id in outcome.told:
+                self._notifier.tell(Kind.TOLD, key_hash(namespace, run_id))
+
+    def due(self, namespace: str, task_queue: str) -> None:
+        """Something in this queue can be claimed now."""
+        for queues in self._queues:
+            queues.look(namespace, task_queue)
+        self._notifier.tell(Kind.WORK, key_hash(namespace, task_queue))

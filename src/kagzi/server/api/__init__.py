@@ -1,0 +1,1 @@
+"""The gRPC API: one thin servicer for each service of the contract."""

@@ -1,0 +1,213 @@
+"""Operations of workers, checked: what a stream's frames and the unary calls have in common. A check that fails refuses
+its operation alone, before it reaches the batcher.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from kagzi.protocol.v1 import worker_pb2 as pb
+from kagzi.protocol.v1.common_pb2 import (
+    SIGNAL,
+    SLEEP,
+    STEP_ABANDONED,
+    STEP_FAILED,
+    STEP_INTERRUPTED,
+    STEP_UNKNOWN,
+    ErrorDetail,
+    Failure,
+    StepKind,
+)
+from kagzi.server.api import checks
+from kagzi.server.api.workflows import start_operation
+from kagzi.store.errors import Refused, invalid
+from kagzi.store.operation import Kind, Operation
+
+# Text of an error as far as it is stored.
+_MESSAGE = 64 * 1024
+_TRACEBACK = 256 * 1024
+_LAST_MICROSECOND = 7_258_118_400_000_000
+_POSITIONS = 20_000
+
+_KINDS = {
+    "step_started": Kind.START_STEP,
+    "step_completed": Kind.COMPLETE_STEP,
+    "step_failed": Kind.FAIL_STEP,
+    "wait": Kind.WAIT,
+    "suspend": Kind.SUSPEND,
+    "set_state": Kind.SET_STATE,
+    "start_child": Kind.START_CHILD,
+    "complete": Kind.COMPLETE,
+    "fail": Kind.FAIL,
+    "continue_as_new": Kind.CONTINUE_AS_NEW,
+    "release": Kind.RELEASE,
+}
+
+
+def of_frame(namespace: str, message: pb.Operation) -> Operation:
+    """The operation in a stream's frame; what follows it in its run falls with it."""
+    name = message.WhichOneof("body")
+    kind = _KINDS.get(name or "")
+    if kind is None or name is None:
+        raise Refused(
+            ErrorDetail(
+                code=ErrorDetail.UNIMPLEMENTED, message=f"this server does not know the operation {name!r}"
+            )
+        )
+    run = pb.Held(run_id=message.run_id, claim_token=message.claim_token)
+    operation = of_worker(namespace, kind, run, getattr(message, name), field=name)
+    operation.chained = True
+    return operation
+
+
+def of_worker(
+    namespace: str, kind: Kind, run: pb.Held, body: Any, *, field: str, operation_id: str | None = None
+) -> Operation:
+    """A worker's operation with its body checked. `field` is where the body stands in the request."""
+    run_id = checks.uuid(run.run_id, "run.run_id")
+    token = checks.uuid(run.claim_token, "run.claim_token")
+    check = _CHECKS.get(kind)
+    if check is not None:
+        check(namespace, body, field)
+    given = operation_id if operation_id is not None else getattr(body, "operation_id", "")
+    where = "operation_id" if operation_id is not None else f"{field}.operation_id"
+    return Operation(
+        kind,
+        namespace,
+        run_id,
+        body,
+        token=token,
+        operation_id=checks.uuid(given, where, required=False) or None,
+    )
+
+
+def _step(_: str, body: Any, field: str) -> None:
+    checks.name(body.step_id, f"{field}.step_id")
+    body.attempt_id = checks.uuid(body.attempt_id, f"{field}.attempt_id")
+    checks.enum(body.kind, StepKind, f"{field}.kind", required=True)
+    for name in ("attempt_number", "position", "completed_seq"):
+        value = getattr(body, name, 0)
+        if value < 0:
+            raise invalid(f"{field}.{name}", f"{field}.{name} is {value}, and must be 0 or more")
+    if body.position > _POSITIONS:
+        raise checks.exceeded(
+            f"{field}.position", f"a run has at most {_POSITIONS} steps: continue as new before that"
+        )
+    for name in ("signal_id", "child_run_id"):
+        if getattr(body, name, ""):
+            setattr(body, name, checks.uuid(getattr(body, name), f"{field}.{name}"))
+    if getattr(body, "elapsed_us", 0):
+        checks.duration_ms(body.elapsed_us // 1_000, f"{field}.elapsed_us")
+
+
+def _step_started(namespace: str, body: pb.StepStarted, field: str) -> None:
+    _step(namespace, body, field)
+    if body.HasField("duration_ms"):
+        checks.duration_ms(body.duration_ms, f"{field}.duration_ms")
+    wake_at(body, field)
+    if body.kind == SLEEP and not (body.HasField("duration_ms") or body.HasField("wake_at_us")):
+        raise invalid(f"{field}.duration_ms", "a timer needs duration_ms or wake_at_us")
+    if body.kind == SIGNAL or body.target:
+        checks.name(body.target, f"{field}.target")
+
+
+def wake_at(body: Any, field: str) -> None:
+    """A time to wake at must be one that can be stored."""
+    if body.HasField("wake_at_us") and not 0 <= body.wake_at_us < _LAST_MICROSECOND:
+        raise invalid(f"{field}.wake_at_us", f"{field}.wake_at_us is not between the years 1970 and 2199")
+
+
+def _step_completed(namespace: str, body: pb.StepCompleted, field: str) -> None:
+    _step(namespace, body, field)
+    if body.HasField("output"):
+        checks.payload(body.output, f"{field}.output")
+
+
+def _step_failed(namespace: str, body: pb.StepFailed, field: str) -> None:
+    _step(namespace, body, field)
+    if body.outcome not in (0, STEP_FAILED, STEP_UNKNOWN, STEP_ABANDONED, STEP_INTERRUPTED):
+        raise invalid(f"{field}.outcome", f"{field}.outcome cannot be {body.outcome}")
+    if body.HasField("failure"):
+        _failure(body.failure, f"{field}.failure")
+    if body.HasField("retry"):
+        checks.retry(body.retry, f"{field}.retry")
+
+
+def _failure(failure: Failure, field: str) -> None:
+    """An error's texts are cleaned and cut, never refused: refusing them would hide the error."""
+    failure.type = checks.excerpt(failure.type, checks.NAME_BYTES)
+    failure.message = checks.excerpt(failure.message, _MESSAGE)
+    failure.traceback = checks.excerpt(failure.traceback, _TRACEBACK)
+    if failure.HasField("retry_after_ms"):
+        checks.duration_ms(failure.retry_after_ms, f"{field}.retry_after_ms")
+
+
+def _start_child(namespace: str, body: pb.StartChild, field: str) -> None:
+    checks.name(body.step_id, f"{field}.step_id")
+    body.attempt_id = checks.uuid(body.attempt_id, f"{field}.attempt_id")
+    if not 0 <= body.position <= _POSITIONS:
+        raise invalid(
+            f"{field}.position", f"{field}.position is {body.position}, and must be 0 to {_POSITIONS}"
+        )
+    if body.child.namespace not in ("", namespace):
+        raise invalid(
+            f"{field}.child.namespace", "a child lives in the namespace of its parent", body.child.namespace
+        )
+    checks.uuid(body.child.run_id, f"{field}.child.run_id")
+    try:
+        start_operation(namespace, body.child)
+    except Refused as refused:
+        refused.detail.field = f"{field}.child.{refused.detail.field}"
+        raise
+
+
+def _suspend(namespace: str, body: pb.Suspend, field: str) -> None:
+    _wait(namespace, body, field)
+    if body.parked_json:
+        checks.json_document(body.parked_json, f"{field}.parked_json", checks.STATE_BYTES)
+    elif not body.step_ids:
+        raise invalid(f"{field}.step_ids", "a run is suspended over at least one step, or parked")
+    if body.parked_hash:
+        checks.name(body.parked_hash, f"{field}.parked_hash")
+
+
+def _wait(_: str, body: pb.Wait | pb.Suspend, field: str) -> None:
+    for step_id in body.step_ids:
+        checks.name(step_id, f"{field}.step_ids")
+
+
+def _set_state(_: str, body: pb.SetState, field: str) -> None:
+    checks.json_document(body.state_json, f"{field}.state_json", checks.STATE_BYTES)
+
+
+def _complete(_: str, body: pb.Complete, field: str) -> None:
+    if body.HasField("output"):
+        checks.payload(body.output, f"{field}.output")
+
+
+def _fail(_: str, body: pb.Fail, field: str) -> None:
+    _failure(body.failure, f"{field}.failure")
+
+
+def _continue_as_new(_: str, body: pb.ContinueAsNew, field: str) -> None:
+    body.new_run_id = checks.uuid(body.new_run_id, f"{field}.new_run_id")
+    if body.HasField("input"):
+        checks.payload(body.input, f"{field}.input")
+
+
+_CHECKS: dict[Kind, Callable[[str, Any, str], None]] = {
+    Kind.START_STEP: _step_started,
+    Kind.BEGIN_STEP: _step_started,
+    Kind.COMPLETE_STEP: _step_completed,
+    Kind.FAIL_STEP: _step_failed,
+    Kind.FAIL_STEP_AND_GIVE_BACK: _step_failed,
+    Kind.START_CHILD: _start_child,
+    Kind.AWAIT_CHILD: _start_child,
+    Kind.SET_STATE: _set_state,
+    Kind.WAIT: _wait,
+    Kind.SUSPEND: _suspend,
+    Kind.COMPLETE: _complete,
+    Kind.FAIL: _fail,
+    Kind.CONTINUE_AS_NEW: _continue_as_new,
+}

@@ -1,0 +1,169 @@
+"""The composition root: one server with everything it is made of, started and stopped in order. Whoever
+sends is started after whoever answers, and stopped before: a call that was accepted is answered, or refused
+with a reason. It holds no rules of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import timedelta
+
+import grpc
+import structlog
+from grpc_health.v1 import health, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from kagzi.protocol.v1 import worker_pb2_grpc, workflow_pb2_grpc
+from kagzi.server.announcer import Announcer
+from kagzi.server.api.checks import MESSAGE_BYTES
+from kagzi.server.api.errors import Errors
+from kagzi.server.api.stream import Streams
+from kagzi.server.api.workers import Workers
+from kagzi.server.api.workflows import Workflows
+from kagzi.server.batcher import Batcher
+from kagzi.server.coordinator import Coordinator
+from kagzi.server.dispatcher import Dispatcher
+from kagzi.server.enrolment import Enrolment
+from kagzi.server.notifier import Notifier
+from kagzi.server.settings import Settings
+from kagzi.store.database import Database
+from kagzi.store.notices import Kind
+
+log = structlog.get_logger(__name__)
+
+OPTIONS = (
+    # A message just over the limit is read and refused with a typed error; one far over it is never read.
+    ("grpc.max_receive_message_length", 2 * MESSAGE_BYTES),
+    ("grpc.max_send_message_length", -1),
+    # A dead peer is noticed within 15 s. Clients ping every 10 s, also without calls; 5 s leaves them room.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+    # Two servers on one port would share its connections by chance.
+    ("grpc.so_reuseport", 0),
+)
+SERVICES = tuple(
+    f"kagzi.v1.{name}Service" for name in ("Workflow", "Worker", "WorkflowSchedule", "Admin", "Namespace", "Automation")
+)
+
+
+class StartError(Exception):
+    """The server cannot start; the message says what to do."""
+
+
+class Server:
+    """One server on one database. `url` is where that is, `settings.db_url` when it is None."""
+
+    def __init__(self, settings: Settings, url: str | None = None) -> None:
+        database_url = url or settings.db_url
+        if database_url is None:
+            raise StartError("no database is named: set KAGZI_DB_URL")
+        lease = timedelta(seconds=settings.lease_secs)
+        heartbeat = timedelta(seconds=settings.heartbeat_secs)
+        self.settings = settings
+        self.port = 0
+        self.database = Database(
+            database_url,
+            size=settings.db_pool_size,
+            lease_seconds=settings.lease_secs,
+            statement_cache=settings.db_statement_cache_size,
+        )
+        self.notifier = Notifier(settings.db_listen_url or database_url)
+        self.announcer = Announcer(self.notifier)
+        self.dispatcher = Dispatcher(
+            self.database,
+            self.announcer,
+            lease=lease,
+            heartbeat=heartbeat,
+            interval=settings.dispatcher_interval_secs,
+        )
+        self.batcher = Batcher(
+            self.database,
+            self.announcer,
+            self.dispatcher,
+            lease=lease,
+            lanes=settings.batcher_lanes,
+            batch_operations=settings.batcher_batch_operations,
+            queue_operations=settings.batcher_queue_operations,
+            queue_bytes=settings.batcher_queue_bytes,
+            patience=settings.batcher_patience_secs,
+        )
+        self.enrolment = Enrolment(self.database, self.announcer, lease=lease, heartbeat=heartbeat)
+        self.streams = Streams(self.database, self.enrolment, self.batcher, self.dispatcher)
+        self.coordinator = Coordinator(self.database, self.notifier, settings, self.announcer.announce)
+        self.health = health.aio.HealthServicer()
+        self._grpc: grpc.aio.Server | None = None
+
+    @property
+    def address(self) -> str:
+        """Where clients find it; the port is the bound one once it has started."""
+        return _address(self.settings.server_host, self.port or self.settings.server_port)
+
+    async def start(self) -> None:
+        """Serves when it returns. Fails at once when the database or the port cannot be had."""
+        await self.database.open()
+        try:
+            self._grpc = self._bind()
+            self._subscribe()
+            self.notifier.start()
+            self.batcher.start()
+            self.coordinator.start()
+            await self._grpc.start()
+        except BaseException:
+            await self.stop(0)
+            raise
+        log.info("server_started", address=self.address)
+
+    async def stop(self, grace: float | None = None) -> None:
+        """Takes no more calls, lets those under way end within `grace` seconds, and closes everything."""
+        grace = self.settings.server_drain_timeout_secs if grace is None else grace
+        until = time.monotonic() + grace
+        await self.health.enter_graceful_shutdown()
+        await self.coordinator.stop()
+        calls = asyncio.create_task(self._grpc.stop(grace)) if self._grpc else None
+        self.streams.stop()
+        await self.dispatcher.stop()
+        await self.batcher.stop(max(0.0, until - time.monotonic()))
+        if calls is not None:
+            await calls
+        await self.notifier.stop()
+        await self.database.close()
+        log.info("server_stopped", address=self.address)
+
+    def _subscribe(self) -> None:
+        """Who hears of what, here and from other servers."""
+        self.announcer.on_told(self.streams.told)
+        self.notifier.subscribe(Kind.WORK, self.dispatcher.heard)
+        self.notifier.subscribe(Kind.TOLD, self.streams.heard)
+
+    def _bind(self) -> grpc.aio.Server:
+        server = grpc.aio.server(interceptors=[Errors()], options=OPTIONS)
+        self._register(server)
+        wanted = _address(self.settings.server_host, self.settings.server_port)
+        try:
+            self.port = server.add_insecure_port(wanted)
+        except RuntimeError:
+            self.port = 0
+        if self.port == 0:
+            raise StartError(
+                f"cannot listen on {wanted}: another process may have the port. Stop it, or choose another port "
+                "(KAGZI_SERVER_PORT)"
+            )
+        return server
+
+    def _register(self, server: grpc.aio.Server) -> None:
+        """Every service of the contract that this server has; calls of others are answered UNIMPLEMENTED."""
+        workflow_pb2_grpc.add_WorkflowServiceServicer_to_server(Workflows(self.database, self.batcher), server)
+        worker_pb2_grpc.add_WorkerServiceServicer_to_server(
+            Workers(self.enrolment, self.batcher, self.dispatcher, self.streams), server
+        )
+        health_pb2_grpc.add_HealthServicer_to_server(self.health, server)
+        if self.settings.server_reflection:
+            reflection.enable_server_reflection((*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+
+
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"

@@ -1,0 +1,239 @@
+"""Group commit. Operations of all callers gather in lanes by namespace and run, and share transactions. An operation that
+was taken is applied and answered, whatever becomes of its caller. What waits is bounded, so that overload is slow and
+never memory. A run that somebody else has locked waits apart, and nobody waits with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from datetime import timedelta
+from typing import Protocol
+
+import structlog
+from google.protobuf.message import Message
+
+from kagzi.protocol.v1.common_pb2 import ErrorDetail
+from kagzi.server.announcer import Announcer
+from kagzi.server.lane import Entry, Lane
+from kagzi.store import batch
+from kagzi.store.database import Database
+from kagzi.store.errors import Refused, Unreachable
+from kagzi.store.operation import Busy, Kind, Operation, Outcome, Slot
+
+log = structlog.get_logger(__name__)
+
+# A run that somebody else has locked is tried again after this, then less and less often.
+_SIDE_PAUSE = 0.004
+_SIDE_PAUSE_MAX = 0.2
+
+
+class HandOver(Protocol):
+    """Free places at connected workers, for runs that can begin as they are stored."""
+
+    def reserve(self, start: Operation) -> Slot | None: ...
+
+    def hand_over(self, start: Operation, slot: Slot) -> None: ...
+
+    def restore(self, slot: Slot) -> None: ...
+
+
+class Batcher:
+    """Takes operations and answers them once they are durable."""
+
+    def __init__(
+        self,
+        database: Database,
+        announcer: Announcer,
+        hand_over: HandOver,
+        *,
+        lease: timedelta,
+        lanes: int = 2,
+        batch_operations: int = 1_000,
+        queue_operations: int = 20_000,
+        queue_bytes: int = 64 * 1024 * 1024,
+        patience: float = 5.0,
+    ) -> None:
+        self.announcer = announcer
+        self._database = database
+        self._hand_over = hand_over
+        self._lease = lease
+        self._patience = patience
+        self._capacity = queue_operations
+        self._capacity_bytes = queue_bytes
+        self._queued = 0
+        self._queued_bytes = 0
+        self._changed = asyncio.Condition()
+        # How many wait for room, or for the end.
+        self._waiting = 0
+        self._closing = False
+        self._side: dict[tuple[str, str], deque[Entry]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._lanes = [Lane(number, batch_operations, self._flush, self._answer) for number in range(lanes)]
+
+    def start(self) -> None:
+        """Begins to flush."""
+        for lane in self._lanes:
+            lane.start()
+
+    async def stop(self, grace: float) -> None:
+        """Takes no more, applies what was taken within `grace` seconds, and refuses the rest."""
+        self._closing = True
+        await self._until(lambda: self._queued == 0, grace)
+        for lane in self._lanes:
+            await lane.stop()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._refuse([entry for lane in self._lanes for entry in lane.rest()])
+        self._refuse([entry for side in self._side.values() for entry in side])
+
+    async def ask(self, operation: Operation) -> Message:
+        """Applies one operation for a caller that waits, and answers it; raises Refused."""
+        await self.room(self._patience)
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.submit(operation, lambda _: None if future.done() else future.set_result(None))
+        # The operation goes on when its caller goes away: whether it took effect must not depend on patience.
+        await future
+        answer = operation.answer
+        if isinstance(answer, ErrorDetail):
+            raise Refused(answer)
+        assert isinstance(answer, Message)
+        return answer
+
+    async def room(self, patience: float | None = None) -> None:
+        """Waits until there is room for more. A stream waits as long as it takes and stops reading meanwhile; a call
+        is told to come back later when its patience is over.
+        """
+        if not self._has_room() and not await self._until(self._has_room, patience):
+            detail = ErrorDetail(
+                code=ErrorDetail.RESOURCE_EXHAUSTED,
+                message="more is waiting to be written than the database takes: try again",
+                retry_after_ms=int(1_000 * (patience or 1.0)),
+            )
+            raise Refused(detail)
+
+    def _has_room(self) -> bool:
+        return self._queued < self._capacity and self._queued_bytes < self._capacity_bytes
+
+    async def _until(self, condition: Callable[[], bool], seconds: float | None) -> bool:
+        self._waiting += 1
+        try:
+            async with asyncio.timeout(seconds), self._changed:
+                await self._changed.wait_for(condition)
+        except TimeoutError:
+            return False
+        finally:
+            self._waiting -= 1
+        return True
+
+    def submit(self, operation: Operation, done: Callable[[Operation], None]) -> None:
+        """Takes an operation; `done` is called with it once it has its answer."""
+        if self._closing:
+            operation.answer = _stopping()
+            done(operation)
+            return
+        entry = Entry(operation, done, operation.body.ByteSize())
+        self._queued += 1
+        self._queued_bytes += entry.size
+        key = (operation.namespace, operation.run_id)
+        side = self._side.get(key)
+        if side is not None:
+            side.append(entry)
+        else:
+            self._lanes[hash(key) % len(self._lanes)].put(entry)
+
+    async def _flush(self, namespace: str, entries: Sequence[Entry]) -> None:
+        """Applies a batch until the database has taken it, then tells everybody."""
+        operations = [entry.operation for entry in entries]
+        slots = self._reserve(operations)
+        try:
+            outcomes = await self._apply(namespace, operations)
+        except asyncio.CancelledError:
+            self._refuse(entries)
+            raise
+        except Exception:
+            log.exception("flush_failed", namespace=namespace, operations=len(operations))
+            self._refuse(entries)
+            outcomes = []
+        handed = {id(operation) for outcome in outcomes for operation in outcome.handed}
+        for operation, slot in slots:
+            if id(operation) in handed:
+                self._hand_over.hand_over(operation, slot)
+            else:
+                self._hand_over.restore(slot)
+        for outcome in outcomes:
+            self.announcer.announce(namespace, outcome)
+        if outcomes:
+            self._answer(entries)
+
+    async def _apply(self, namespace: str, operations: Sequence[Operation]) -> list[Outcome]:
+        while True:
+            try:
+                return await batch.flush(self._database, namespace, operations, self._lease, patience=30.0)
+            except Unreachable:
+                log.warning("flush_waits_for_database", namespace=namespace, operations=len(operations))
+
+    def _reserve(self, operations: Sequence[Operation]) -> list[tuple[Operation, Slot]]:
+        slots = []
+        for operation in operations:
+            if operation.kind is Kind.START:
+                operation.slot = self._hand_over.reserve(operation)
+                if operation.slot is not None:
+                    slots.append((operation, operation.slot))
+        return slots
+
+    def _answer(self, entries: Sequence[Entry]) -> None:
+        """Tells the callers; those whose run somebody else has locked wait on."""
+        for entry in entries:
+            if isinstance(entry.operation.answer, Busy):
+                self._aside(entry)
+                continue
+            self._queued -= 1
+            self._queued_bytes -= entry.size
+            try:
+                entry.done(entry.operation)
+            except Exception:
+                log.exception("answer_lost", run=entry.operation.run_id, kind=entry.operation.kind.name)
+        if self._waiting:
+            self._spawn(self._tell())
+
+    async def _tell(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
+
+    def _aside(self, entry: Entry) -> None:
+        key = (entry.operation.namespace, entry.operation.run_id)
+        side = self._side.get(key)
+        if side is None:
+            side = self._side[key] = deque()
+            self._spawn(self._side_lane(key, side))
+        side.append(entry)
+
+    async def _side_lane(self, key: tuple[str, str], side: deque[Entry]) -> None:
+        """Tries the operations of one locked run again, in order, until somebody let go of it."""
+        pause = _SIDE_PAUSE
+        while side:
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+            pause = min(pause * 2, _SIDE_PAUSE_MAX)
+            entries = list(side)
+            side.clear()
+            await self._flush(key[0], entries)
+        del self._side[key]
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work, name="kagzi-batcher")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _refuse(self, entries: Sequence[Entry]) -> None:
+        for entry in entries:
+            entry.operation.answer = _stopping()
+        self._answer(entries)
+
+
+def _stopping() -> ErrorDetail:
+    message = "this server could not write it and is stopping: try again, or at another"
+    return ErrorDetail(code=ErrorDetail.UNAVAILABLE, message=message, retry_after_ms=500)

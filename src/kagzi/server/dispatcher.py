@@ -1,0 +1,348 @@
+"""Brings runs to free places. One loop for each queue that somebody serves claims in batches for all free places at once;
+it is woken by a start, a notice, a timer set to the earliest due time, or a tick. A run that is started while a place is
+free and nothing older waits is handed over as it is stored, without a claim.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import datetime, timedelta
+
+import structlog
+import uuid_utils
+from asyncpg.connection import Connection
+
+from kagzi.protocol.v1.worker_pb2 import Delivery
+from kagzi.protocol.v1.workflow_pb2 import StartWorkflowRequest
+from kagzi.server.announcer import Announcer
+from kagzi.server.clock import DatabaseClock
+from kagzi.server.lifecycle import Loop, Wakeup
+from kagzi.server.places import Group, Place
+from kagzi.store import claims, leases, rows
+from kagzi.store.claims import Claimed, NextDue, Served
+from kagzi.store.database import Database
+from kagzi.store.errors import Unreachable
+from kagzi.store.notices import key_hash
+from kagzi.store.operation import Operation, Outcome, Slot
+
+log = structlog.get_logger(__name__)
+
+# Past a due time by this much before looking, so that a timer that fires early does not look twice.
+_PAST = 0.001
+# Runs of one claim: more make its transaction long, fewer cost more transactions.
+_MOST = 500
+
+
+class Dispatcher:
+    """All queues that this server's workers serve."""
+
+    def __init__(
+        self,
+        database: Database,
+        announcer: Announcer,
+        *,
+        lease: timedelta,
+        heartbeat: timedelta,
+        interval: float = 1.0,
+    ) -> None:
+        self.database = database
+        self.announcer = announcer
+        self.lease = lease
+        self.interval = interval
+        self.clock = DatabaseClock()
+        # After starting, or after losing the database, workers get the time to renew their leases.
+        self._grace = (heartbeat + lease / 6).total_seconds()
+        self._began = time.monotonic()
+        self._queues: dict[tuple[str, str], Queue] = {}
+        self._by_hash: dict[str, Queue] = {}
+        self._reserved: dict[str, Place] = {}
+        # Workers that hold a run which may take them down, by its token.
+        self._suspects: dict[str, str] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        announcer.add_queues(self)
+
+    @property
+    def expired_too(self) -> bool:
+        """Whether leases that ran out may be claimed."""
+        return time.monotonic() > max(self._began, self.database.lost_at) + self._grace
+
+    def join(self, place: Place) -> None:
+        """A worker can take runs from now on."""
+        key = (place.served.namespace, place.served.task_queue)
+        queue = self._queues.get(key)
+        if queue is None:
+            queue = self._queues[key] = self._by_hash[key_hash(*key)] = Queue(self, *key)
+            queue.start()
+        queue.join(place)
+
+    def leave(self, place: Place) -> None:
+        """A worker takes no more runs. A claim under way may still deliver to the place, which then puts it back."""
+        place.free = 0
+        queue = self._queues.get((place.served.namespace, place.served.task_queue))
+        if queue is not None:
+            queue.leave(place)
+
+    async def stop(self) -> None:
+        """Ends all claims; those under way are delivered or put back."""
+        for queue in list(self._queues.values()):
+            await queue.stop(grace=2.0)
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=2.0)
+
+    def look(self, namespace: str, task_queue: str) -> None:
+        """Something in the queue may be due now."""
+        queue = self._queues.get((namespace, task_queue))
+        if queue is not None:
+            queue.look()
+
+    def look_at(self, namespace: str, task_queue: str, moment: datetime) -> None:
+        """Something in the queue becomes due at `moment`."""
+        queue = self._queues.get((namespace, task_queue))
+        if queue is not None:
+            queue.look_at(moment)
+
+    def heard(self, key: str | None) -> None:
+        """A notice from another server; None: any may have been missed."""
+        if key is None:
+            for queue in self._queues.values():
+                queue.look()
+        elif key in self._by_hash:
+            self._by_hash[key].look()
+
+    def freed(self, place: Place) -> None:
+        """A place has become free."""
+        queue = self._queues.get((place.served.namespace, place.served.task_queue))
+        if queue is not None:
+            queue.freed()
+
+    def reserve(self, start: Operation) -> Slot | None:
+        """A free place for a run that is about to be stored, if nothing older waits for it."""
+        body: StartWorkflowRequest = start.body
+        queue = self._queues.get((start.namespace, body.task_queue))
+        if queue is None or body.delay_ms or body.HasField("start_at"):
+            return None
+        place = queue.place_for(body.workflow_type, body.version)
+        return None if place is None else self.slot(place)
+
+    def slot(self, place: Place) -> Slot:
+        """A slot at a place that was taken; it is handed over or restored."""
+        slot = Slot(place.worker_id, str(uuid_utils.uuid4()))
+        self._reserved[slot.token] = place
+        return slot
+
+    def restore(self, slot: Slot) -> None:
+        """No run took the slot."""
+        place = self._reserved.pop(slot.token)
+        place.free += 1
+
+    def hand_over(self, start: Operation, slot: Slot) -> None:
+        """The run was stored as claimed with this slot."""
+        body: StartWorkflowRequest = start.body
+        now = start.now
+        assert now is not None, "only what was stored is handed over"
+        deadline = now + timedelta(milliseconds=body.timeout_ms) if body.HasField("timeout_ms") else None
+        delivery = Delivery(
+            run_id=start.run_id,
+            claim_token=slot.token,
+            workflow_type=body.workflow_type,
+            version=body.version,
+            input=body.input if body.HasField("input") else None,
+            now_us=rows.microseconds(now),
+            lease_until_us=rows.microseconds(now + self.lease),
+            seed=start.seed,
+            labels=body.labels,
+            external_id=body.external_id,
+            created_at=rows.timestamp(now),
+            parent_run_id=body.parent_run_id,
+            root_run_id=start.run_id,
+            deadline_at=rows.timestamp(deadline),
+        )
+        self._reserved.pop(slot.token).deliver(delivery)
+
+    def deliver(self, claimed: Claimed) -> None:
+        """The run was claimed with its slot."""
+        if claimed.suspect:
+            self._suspects[claimed.slot.token] = claimed.slot.worker_id
+        self._reserved.pop(claimed.slot.token).deliver(claimed.delivery)
+
+    def given_away(self, token: str) -> None:
+        """The claim with this token is over."""
+        self._suspects.pop(token, None)
+
+    def has_suspect(self, worker_id: str) -> bool:
+        """Whether the worker holds a run that may take it down; it gets no second one."""
+        return worker_id in self._suspects.values()
+
+    def abandon(self, namespace: str, held: list[tuple[str, str]]) -> None:
+        """Gives runs back that never reached their worker, in the background."""
+        task = asyncio.create_task(self.put_back(namespace, held), name="kagzi-put-back")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def put_back(self, namespace: str, held: list[tuple[str, str]]) -> None:
+        """Gives runs back that never reached their worker."""
+        for _, token in held:
+            self.given_away(token)
+        try:
+            queues = await self.database.transact(lambda c: leases.put_back(c, namespace, held))
+        except Unreachable:
+            # Their leases run out and bring them back.
+            return
+        for task_queue in queues:
+            self.announcer.due(namespace, task_queue)
+
+
+class Queue(Loop):
+    """The runs of one queue and the places that serve it."""
+
+    def __init__(self, dispatcher: Dispatcher, namespace: str, task_queue: str) -> None:
+        super().__init__()
+        self.name = f"queue {namespace}/{task_queue}"
+        self._dispatcher = dispatcher
+        self._groups: dict[Served, Group] = {}
+        self._wakeup = Wakeup()
+        self._due_at: datetime | None = None
+
+    def join(self, place: Place) -> None:
+        group = self._groups.setdefault(place.served, Group(place.served))
+        group.places.append(place)
+        self.look()
+
+    def leave(self, place: Place) -> None:
+        group = self._groups.get(place.served)
+        if group is not None and place in group.places:
+            group.places.remove(place)
+            if not group.places:
+                del self._groups[place.served]
+
+    def look(self) -> None:
+        for group in self._groups.values():
+            group.look()
+        self._wakeup.set()
+
+    def look_at(self, moment: datetime) -> None:
+        if self._due_at is None or moment < self._due_at:
+            self._due_at = moment
+            self._wakeup.set()
+
+    def freed(self) -> None:
+        if any(not group.drained for group in self._groups.values()):
+            self._wakeup.set()
+
+    def place_for(self, workflow_type: str, version: str) -> Place | None:
+        for group in self._groups.values():
+            if group.drained and group.serves(workflow_type, version):
+                place = group.take()
+                if place is not None:
+                    return place
+        return None
+
+    async def run(self) -> None:
+        tick = time.monotonic()
+        while True:
+            if not self._groups:
+                await self._wakeup.wait()
+            pause = max(0.0, tick + self._dispatcher.interval - time.monotonic())
+            if self._due_at is not None:
+                pause = min(pause, max(0.0, self._dispatcher.clock.until(self._due_at) + _PAST))
+            await self._wakeup.wait(pause)
+            ticked = time.monotonic() >= tick + self._dispatcher.interval
+            if ticked:
+                tick = time.monotonic()
+            try:
+                await self._look(ticked)
+            except Unreachable:
+                log.warning("queue_waits_for_database", queue=self.name)
+
+    async def _look(self, ticked: bool) -> None:
+        due = self._due_at is not None and self._dispatcher.clock.until(self._due_at) <= 0
+        if due:
+            self._due_at = None
+            self.look()
+        for group in list(self._groups.values()):
+            if ticked and group.drained and group.free:
+                await self._check(group)
+            if group.free and not group.drained:
+                await self._claim_all(group)
+
+    async def _check(self, group: Group) -> None:
+        """The tick: what every notice and timer may have missed, for one plain statement."""
+        next_due = await self._next_due(group)
+        if next_due.due or next_due.suspects_due:
+            group.look()
+
+    async def _claim_all(self, group: Group) -> None:
+        """Claims until nothing is due or no place is free."""
+        while group.free:
+            news = group.news
+            places = self._take(group)
+            claimed = await self._claim(group, places, suspects=False)
+            if claimed < len(places):
+                next_due = await self._next_due(group)
+                if next_due.suspects_due:
+                    await self._claim_suspects(group)
+                group.drained = group.news == news
+                return
+
+    def _take(self, group: Group) -> list[Place]:
+        places: list[Place] = []
+        while len(places) < _MOST and (place := group.take()) is not None:
+            places.append(place)
+        return places
+
+    async def _claim_suspects(self, group: Group) -> None:
+        """Runs that may take their worker down: one at most for each worker, so that its neighbours do not suffer."""
+        places = [
+            place
+            for place in group.places
+            if place.free > 0 and not self._dispatcher.has_suspect(place.worker_id)
+        ]
+        for place in places:
+            place.free -= 1
+        if places:
+            await self._claim(group, places, suspects=True)
+
+    async def _claim(self, group: Group, places: list[Place], *, suspects: bool) -> int:
+        dispatcher = self._dispatcher
+        slots = [dispatcher.slot(place) for place in places]
+        tries = 0
+
+        async def claim(connection: Connection) -> tuple[list[Claimed], Outcome]:
+            nonlocal tries
+            tries += 1
+            outcome = Outcome()
+            # The answer to an earlier COMMIT may have been lost: what has our tokens is ours.
+            ours = await claims.recover(connection, group.served, slots) if tries > 1 else []
+            taken = {claimed.slot.token for claimed in ours}
+            left = [slot for slot in slots if slot.token not in taken]
+            fresh = await claims.claim(
+                connection,
+                group.served,
+                left,
+                dispatcher.lease,
+                outcome,
+                expired_too=dispatcher.expired_too,
+                suspects=suspects,
+            )
+            return [*ours, *fresh], outcome
+
+        claimed: list[Claimed] = []
+        try:
+            claimed, outcome = await dispatcher.database.transact(claim)
+            for one in claimed:
+                dispatcher.deliver(one)
+            dispatcher.announcer.announce(group.served.namespace, outcome)
+        finally:
+            used = {one.slot.token for one in claimed}
+            for slot in slots:
+                if slot.token not in used:
+                    dispatcher.restore(slot)
+        return len(claimed)
+
+    async def _next_due(self, group: Group) -> NextDue:
+        next_due = await self._dispatcher.database.read(lambda c: claims.next_due(c, group.served))
+        self._dispatcher.clock.observe(next_due.now)
+        if next_due.at is not None:
+            self.look_at(next_due.at)
+        return next_due

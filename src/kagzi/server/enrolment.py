@@ -1,0 +1,193 @@
+"""Workers as the server knows them: registration, heartbeats, goodbye, and what each can run. What is kept here is a
+memory of rows; a worker that another server registered is read when it is first met.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from asyncpg.connection import Connection
+
+from kagzi.protocol.v1 import worker_pb2 as pb
+from kagzi.server.announcer import Announcer
+from kagzi.server.api import checks
+from kagzi.store import facts, namespaces, roster, rows, workers
+from kagzi.store.claims import Served
+from kagzi.store.database import Database
+from kagzi.store.errors import invalid, not_found
+from kagzi.store.roster import ServedType
+from kagzi.store.workers import Pair
+
+_MOST_TYPES = 1_000
+_REMEMBERED = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Enrolled:
+    """A worker that may take runs."""
+
+    worker_id: str
+    served: Served
+    response: pb.RegisterResponse
+    should_drain: bool
+
+
+class Enrolment:
+    """Registers workers and renews their leases."""
+
+    def __init__(
+        self, database: Database, announcer: Announcer, *, lease: timedelta, heartbeat: timedelta
+    ) -> None:
+        self._database = database
+        self._announcer = announcer
+        self._lease_ms = int(lease.total_seconds() * 1_000)
+        self._interval_ms = int(heartbeat.total_seconds() * 1_000)
+        self._served: OrderedDict[tuple[str, str], Served] = OrderedDict()
+
+    async def register(self, request: pb.RegisterRequest) -> Enrolled:
+        """Makes a worker known, or known again."""
+        namespace = checks.namespace(request.namespace)
+        task_queue = checks.name(request.task_queue, "task_queue", default="default")
+        instance = checks.name(request.instance, "instance")
+        types = _types(request)
+        labels = checks.labels(request.labels, "labels")
+
+        async def register(connection: Connection) -> workers.Registered:
+            await namespaces.require(connection, namespace)
+            return await workers.register(
+                connection,
+                namespace,
+                instance=instance,
+                task_queue=task_queue,
+                types=types,
+                hostname=checks.name(request.hostname, "hostname", default=""),
+                pid=request.pid,
+                version=checks.name(request.version, "version", default=""),
+                concurrency=request.concurrency,
+                labels=labels,
+            )
+
+        registered = await self._database.transact(register)
+        if registered.released:
+            self._announcer.due(namespace, task_queue)
+        served = served_by(namespace, task_queue, types)
+        self._remember(namespace, registered.worker_id, served)
+        response = pb.RegisterResponse(
+            worker_id=registered.worker_id,
+            lease_ms=self._lease_ms,
+            heartbeat_interval_ms=self._interval_ms,
+            now_us=rows.microseconds(registered.now),
+        )
+        return Enrolled(registered.worker_id, served, response, registered.status == "DRAINING")
+
+    async def served(self, namespace: str, worker_id: str) -> Served:
+        """What a worker can run; NOT_FOUND when it is unknown or said goodbye."""
+        known = self._served.get((namespace, worker_id))
+        if known is not None:
+            return known
+        worker = await self._database.read(lambda c: roster.get(c, namespace, worker_id))
+        if worker.status == "OFFLINE":
+            raise not_found("worker that is online", worker_id, "worker_id")
+        served = served_by(namespace, worker.task_queue, worker.types)
+        self._remember(namespace, worker_id, served)
+        return served
+
+    async def heartbeat(self, request: pb.HeartbeatRequest) -> pb.HeartbeatResponse:
+        """Renews the leases the worker names and tells it what it should know."""
+        namespace = checks.namespace(request.namespace)
+        worker_id = checks.uuid(request.worker_id, "worker_id")
+        held = pairs(request.held, "held")
+
+        async def beat(connection: Connection) -> workers.Heartbeat:
+            return await workers.heartbeat(
+                connection, namespace, worker_id, held, lease_ms=self._lease_ms, interval_ms=self._interval_ms
+            )
+
+        answer = await self._database.transact(beat)
+        for task_queue in answer.put_back:
+            self._announcer.due(namespace, task_queue)
+        if answer.renewal.busy:
+            busy = answer.renewal.busy
+            await self._database.transact(
+                lambda c: workers.renew(c, namespace, busy, lease_ms=self._lease_ms)
+            )
+        return pb.HeartbeatResponse(
+            now_us=rows.microseconds(answer.now),
+            lease_until_us=rows.microseconds(answer.lease_until),
+            lost=[pb.Held(run_id=run_id, claim_token=token) for run_id, token in answer.renewal.lost],
+            cancelled=answer.renewal.cancelled,
+            should_drain=answer.should_drain,
+            wakes=await self._wakes(namespace, held),
+        )
+
+    async def _wakes(self, namespace: str, held: Sequence[Pair]) -> list[pb.Wake]:
+        """Facts that are there for held runs: what a lost notice would have told."""
+        if not held:
+            return []
+        there = await self._database.read(lambda c: facts.of(c, namespace, [pair[0] for pair in held]))
+        return [
+            pb.Wake(run=pb.Held(run_id=run_id, claim_token=token), facts=there[run_id])
+            for run_id, token in held
+            if run_id in there
+        ]
+
+    async def resume(self, namespace: str, worker_id: str, held: Sequence[Pair]) -> list[Pair]:
+        """A worker came back on a new stream: renews what it still holds and puts back what it does not name.
+        Answers what it holds no longer.
+        """
+        renewal, queues = await self._database.transact(
+            lambda c: workers.resume(c, namespace, worker_id, held, lease_ms=self._lease_ms)
+        )
+        for task_queue in queues:
+            self._announcer.due(namespace, task_queue)
+        return [*renewal.lost]
+
+    async def deregister(self, request: pb.DeregisterRequest) -> pb.DeregisterResponse:
+        """Takes a worker's goodbye."""
+        namespace = checks.namespace(request.namespace)
+        worker_id = checks.uuid(request.worker_id, "worker_id")
+        gone = await self._database.transact(lambda c: workers.deregister(c, namespace, worker_id))
+        self._served.pop((namespace, worker_id), None)
+        for task_queue in gone.queues:
+            self._announcer.due(namespace, task_queue)
+        return pb.DeregisterResponse(released=gone.released)
+
+    def _remember(self, namespace: str, worker_id: str, served: Served) -> None:
+        self._served[namespace, worker_id] = served
+        if len(self._served) > _REMEMBERED:
+            self._served.popitem(last=False)
+
+
+def served_by(namespace: str, task_queue: str, types: Sequence[ServedType]) -> Served:
+    """Runs without a version go to any worker of the type; those with one only to workers that have it."""
+    pairs = {(served.name, version) for served in types for version in ("", served.version)}
+    ordered = sorted(pairs)
+    return Served(
+        namespace, task_queue, tuple(name for name, _ in ordered), tuple(version for _, version in ordered)
+    )
+
+
+def pairs(held: Sequence[pb.Held], field: str) -> list[Pair]:
+    """Runs and their tokens, checked."""
+    return [
+        (checks.uuid(one.run_id, f"{field}.run_id"), checks.uuid(one.claim_token, f"{field}.claim_token"))
+        for one in held
+    ]
+
+
+def _types(request: pb.RegisterRequest) -> list[ServedType]:
+    if not request.types:
+        raise invalid("types", "a worker names at least one workflow it can run")
+    if len(request.types) > _MOST_TYPES:
+        raise checks.exceeded("types", f"a worker serves at most {_MOST_TYPES} workflows")
+    return [
+        ServedType(
+            checks.name(served.name, "types.name"),
+            checks.name(served.version, "types.version", default=""),
+            checks.name(served.definition_hash, "types.definition_hash", default=""),
+        )
+        for served in request.types
+    ]

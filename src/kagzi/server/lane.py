@@ -1,0 +1,106 @@
+"""A lane of the batcher: operations wait here for the next flush, and one flush is under way at a time. While it commits
+the next batch gathers; a lone operation flushes at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from kagzi.server.lifecycle import Loop, Wakeup
+from kagzi.store import errors
+from kagzi.store.operation import Operation
+
+# How long a batch may go on gathering while operations keep arriving.
+_GATHER_SECS = 0.005
+# Remembered (run, token) pairs of refused operations, so that what follows them falls too.
+_FALLEN = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An operation that was taken, whom to tell when it has its answer, and the room it needs meanwhile."""
+
+    operation: Operation
+    done: Callable[[Operation], None]
+    size: int
+
+
+Flush = Callable[[str, Sequence[Entry]], Awaitable[None]]
+Answer = Callable[[Sequence[Entry]], None]
+
+
+class Lane(Loop):
+    """Flushes what was put into it, one namespace at a time, in the order it came."""
+
+    def __init__(self, number: int, most: int, flush: Flush, answer: Answer) -> None:
+        super().__init__()
+        self.name = f"lane-{number}"
+        self._most = most
+        self._flush = flush
+        self._answer = answer
+        self._queues: OrderedDict[str, deque[Entry]] = OrderedDict()
+        self._size = 0
+        self._wakeup = Wakeup()
+        self._fallen: OrderedDict[tuple[str, str | None], None] = OrderedDict()
+
+    def put(self, entry: Entry) -> None:
+        """Takes an operation for the next flush."""
+        namespace = entry.operation.namespace
+        queue = self._queues.get(namespace)
+        if queue is None:
+            queue = self._queues[namespace] = deque()
+        queue.append(entry)
+        self._size += 1
+        self._wakeup.set()
+
+    def rest(self) -> list[Entry]:
+        """What was never flushed; for the end."""
+        return [entry for queue in self._queues.values() for entry in queue]
+
+    async def run(self) -> None:
+        while True:
+            if not self._size:
+                await self._wakeup.wait()
+            await self._gather()
+            if self._size:
+                await self._next()
+
+    async def _gather(self) -> None:
+        """Lets a burst arrive whole: goes on while every turn of the loop brings more, for a few milliseconds."""
+        until = time.monotonic() + _GATHER_SECS
+        seen = -1
+        while seen < self._size < self._most and time.monotonic() < until:
+            seen = self._size
+            await asyncio.sleep(0)
+
+    async def _next(self) -> None:
+        namespace, queue = self._queues.popitem(last=False)
+        entries = [queue.popleft() for _ in range(min(len(queue), self._most))]
+        if queue:
+            # Behind the others, so that no namespace starves another.
+            self._queues[namespace] = queue
+        self._size -= len(entries)
+        standing = [entry for entry in entries if not self._falls(entry.operation)]
+        if standing:
+            await self._flush(namespace, standing)
+        for entry in standing:
+            self._remember(entry.operation)
+        if len(standing) < len(entries):
+            self._answer([entry for entry in entries if entry not in standing])
+
+    def _falls(self, operation: Operation) -> bool:
+        """What follows a refused operation of its run and token was sent before its sender knew."""
+        if operation.chained and (operation.run_id, operation.token) in self._fallen:
+            operation.answer = errors.predecessor_refused(operation.run_id)
+            return True
+        return False
+
+    def _remember(self, operation: Operation) -> None:
+        if operation.chained and operation.refused:
+            self._fallen[operation.run_id, operation.token] = None
+            if len(self._fallen) > _FALLEN:
+                self._fallen.popitem(last=False)

@@ -1,0 +1,221 @@
+"""The server's settings: flags, then `KAGZI_…` variables, then a TOML file, then defaults. All are checked
+at start, and an error names the setting as its user wrote it. A setting never changes while the server
+runs, and the database's address never appears in an error or a log.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import tomllib
+from collections.abc import Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Self
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from kagzi.server.logs import Format, Level
+
+PREFIX = "KAGZI_"
+_CONFIG = "KAGZI_CONFIG"
+# Before the scheduler and the watchdog became one coordinator.
+_RENAMED = {
+    "KAGZI_SCHEDULER_INTERVAL_SECS": "KAGZI_COORDINATOR_INTERVAL_SECS",
+    "KAGZI_SCHEDULER_BATCH_SIZE": "KAGZI_COORDINATOR_BATCH_SIZE",
+    "KAGZI_WATCHDOG_INTERVAL_SECS": "KAGZI_COORDINATOR_INTERVAL_SECS",
+    "KAGZI_WATCHDOG_WORKER_STALE_THRESHOLD_SECS": "KAGZI_COORDINATOR_WORKER_STALE_THRESHOLD_SECS",
+}
+_DAY = 86_400.0
+
+
+class SettingsError(Exception):
+    """A setting cannot be used; the message names it and says what to do."""
+
+
+class Settings(BaseSettings):
+    """What a server is told. Field `server_port` is the variable `KAGZI_SERVER_PORT` and `port` under
+    `[server]`.
+    """
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, env_ignore_empty=True, extra="forbid", frozen=True, hide_input_in_errors=True
+    )
+
+    # Absent: an embedded PostgreSQL in data_dir.
+    db_url: str | None = Field(None, repr=False)
+    # Absent: db_url. A pooler cannot carry LISTEN; this names the database behind it.
+    db_listen_url: str | None = Field(None, repr=False)
+    db_pool_size: int = Field(8, ge=2, le=500)
+    # 0 behind a pooler that shares connections between transactions.
+    db_statement_cache_size: int = Field(512, ge=0, le=10_000)
+    data_dir: Path = Path(".kagzi")
+
+    server_host: str = "127.0.0.1"
+    server_port: int = Field(50051, ge=0, le=65_535)
+    server_insecure: bool = False
+    server_reflection: bool = False
+    server_drain_timeout_secs: float = Field(6.0, ge=0, le=3_600)
+    http_host: str = "127.0.0.1"
+    http_port: int = Field(8080, ge=0, le=65_535)
+
+    worker_visibility_timeout_secs: float = Field(30.0, ge=0.3, le=_DAY)
+    # Absent: 10 s, or a third of a shorter lease.
+    worker_heartbeat_interval_secs: float | None = Field(None, gt=0, le=_DAY)
+    coordinator_interval_secs: float = Field(5.0, ge=0.05, le=3_600)
+    coordinator_batch_size: int = Field(100, ge=1, le=10_000)
+    coordinator_worker_stale_threshold_secs: float = Field(30.0, ge=0.3, le=_DAY)
+
+    # Each lane has one commit under way; more lanes make smaller commits.
+    batcher_lanes: int = Field(2, ge=1, le=64)
+    batcher_batch_operations: int = Field(1_000, ge=1, le=10_000)
+    batcher_queue_operations: int = Field(20_000, ge=1, le=10_000_000)
+    batcher_queue_bytes: int = Field(64 * 1024 * 1024, ge=4 * 1024 * 1024)
+    # How long a call waits for room before it is told to come back later.
+    batcher_patience_secs: float = Field(5.0, ge=0, le=60)
+    # How soon a due run is found when every notice of it was lost.
+    dispatcher_interval_secs: float = Field(1.0, ge=0.05, le=60)
+
+    # How long ended runs are kept where their namespace says nothing; 0: for ever.
+    retention_runs_secs: float = Field(30 * _DAY, ge=0, le=3_660 * _DAY)
+    retention_workers_secs: float = Field(_DAY, ge=60, le=3_660 * _DAY)
+    retention_stats_secs: float = Field(14 * _DAY, ge=3_600, le=3_660 * _DAY)
+    limit_history_steps: int = Field(20_000, ge=1)
+    limit_history_bytes: int = Field(50_000_000, ge=1)
+
+    timezone: str = "UTC"
+    log_format: Format = "json"
+    log_level: Level = "info"
+
+    @field_validator("db_url", "db_listen_url")
+    @classmethod
+    def _is_postgres(cls, value: str | None) -> str | None:
+        if value is not None and not value.startswith(("postgresql://", "postgres://")):
+            raise ValueError("must begin with postgresql://")
+        return value
+
+    @field_validator("timezone")
+    @classmethod
+    def _is_known_zone(cls, value: str) -> str:
+        try:
+            return ZoneInfo(value).key
+        except (ZoneInfoNotFoundError, ValueError, OSError):
+            raise ValueError("is no IANA time zone, as Europe/Berlin") from None
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        lease, heartbeat = self.lease_secs, self.heartbeat_secs
+        if heartbeat >= lease / 2:
+            raise _Unfit(
+                "worker_heartbeat_interval_secs",
+                f"is {heartbeat:g}, and must be less than half of worker_visibility_timeout_secs, {lease:g}",
+            )
+        if self.coordinator_worker_stale_threshold_secs <= heartbeat:
+            raise _Unfit(
+                "coordinator_worker_stale_threshold_secs",
+                f"must be more than the interval of heartbeats, {heartbeat:g} s, or all workers look silent",
+            )
+        for name in ("server_host", "http_host"):
+            if not self.server_insecure and not _is_loopback(getattr(self, name)):
+                raise _Unfit(
+                    name,
+                    "is not loopback, and what listens there has no TLS and no keys. Use 127.0.0.1, or say "
+                    "--insecure (KAGZI_SERVER_INSECURE=true) if the network is yours alone",
+                )
+        return self
+
+    @property
+    def lease_secs(self) -> float:
+        """How long a lease lasts."""
+        return self.worker_visibility_timeout_secs
+
+    @property
+    def heartbeat_secs(self) -> float:
+        """How often a worker is to be heard of."""
+        return self.worker_heartbeat_interval_secs or min(10.0, self.lease_secs / 3)
+
+
+class _Unfit(ValueError):
+    """A value that is fine alone and does not fit another."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+def load(flags: Mapping[str, Any] | None = None, config: str | None = None) -> Settings:
+    """The settings of this process. `flags` are fields by name, those that are None left out; `config` is
+    the path of the TOML file, `KAGZI_CONFIG` when it is None.
+    """
+    _refuse_misspelt()
+    path = config or os.environ.get(_CONFIG) or None
+    given = {name: value for name, value in (flags or {}).items() if value is not None}
+    filed = {} if path is None else _read(Path(path))
+    lower = {name: value for name, value in filed.items() if not os.environ.get(_variable(name))}
+    try:
+        return Settings(**{**lower, **given})
+    except ValidationError as error:
+        problem = error.errors(include_url=False, include_input=False)[0]
+        cause = problem.get("ctx", {}).get("error")
+        name = cause.field if isinstance(cause, _Unfit) else str(problem["loc"][0])
+        message = problem["msg"].removeprefix("Value error, ")
+        raise SettingsError(f"{_written(name, given, lower, path)}: {message}") from None
+
+
+def _written(name: str, given: Mapping[str, Any], filed: Mapping[str, Any], path: str | None) -> str:
+    """The setting as its user wrote it, or as it would be written."""
+    if name in given:
+        return "--" + name.removeprefix("server_").replace("_", "-")
+    if name in filed:
+        return f"{name} in {path}"
+    return _variable(name)
+
+
+def _variable(name: str) -> str:
+    return PREFIX + name.upper()
+
+
+def _refuse_misspelt() -> None:
+    """Old names, and names a letter away from a setting: what was meant would be ignored in silence."""
+    known = [_variable(name) for name in Settings.model_fields]
+    for variable in sorted(os.environ):
+        if variable in _RENAMED:
+            raise SettingsError(f"{variable} is now {_RENAMED[variable]}: rename it")
+        if variable.startswith(("KAGZI_SCHEDULER_", "KAGZI_WATCHDOG_")):
+            prefix = "KAGZI_COORDINATOR_"
+            raise SettingsError(f"{variable} is gone: scheduler and watchdog are the coordinator, see {prefix}…")
+        if variable.startswith(PREFIX) and variable not in known:
+            close = get_close_matches(variable, known, n=1, cutoff=0.95)
+            if close:
+                raise SettingsError(f"{variable} is no setting: did you mean {close[0]}?")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """The file's tables, flattened: `port` under `[server]` is `server_port`."""
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise SettingsError(f"the settings file {path} cannot be read: {error}") from None
+    flat = _flattened(document)
+    for name in flat:
+        if name not in Settings.model_fields:
+            close = get_close_matches(name, Settings.model_fields, n=1)
+            hint = f": did you mean {close[0]}?" if close else ""
+            raise SettingsError(f"{name} in {path} is no setting{hint}")
+    return flat
+
+
+def _flattened(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in table.items():
+        flat |= _flattened(value, f"{prefix}{name}_") if isinstance(value, dict) else {prefix + name: value}
+    return flat
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"

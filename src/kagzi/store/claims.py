@@ -1,0 +1,233 @@
+"""Claims: runs that are due, for the free slots of workers. A claim and the reading of input, history and facts are two
+statements of one transaction: read in the claim's own statement, a result that was committed while the claim waited for
+its lock would be missed, and an acknowledged step would run again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import groupby
+
+import msgspec
+from asyncpg import Record
+from asyncpg.connection import Connection
+
+from kagzi.protocol.v1.common_pb2 import Step
+from kagzi.protocol.v1.worker_pb2 import Delivery
+from kagzi.store import endings, facts, rows, steps
+from kagzi.store.operation import Ended, Outcome, Slot
+from kagzi.store.queries import Queries
+
+_sql = Queries("claims.sql")
+_CLAIMED = (
+    "run_id",
+    "status",
+    "claim_token",
+    "locked_by",
+    "workflow_type",
+    "version",
+    "attempts",
+    "crashes",
+    "seed",
+    "labels",
+    "external_id",
+    "created_at",
+    "scheduled_for",
+    "deadline_at",
+    "parent_run_id",
+    "root_run_id",
+    "last_token",
+    "state_number",
+    "available_at",
+    "now",
+    "priority",
+)
+_claim = _sql.bind("claim", columns=_CLAIMED)
+_inputs = _sql.bind("inputs", columns=("run_id", "input", "input_encoding"))
+_recover = _sql.bind("recover", columns=_CLAIMED)
+_next_due = _sql.bind("next_due", columns=("due", "suspects_due", "at", "now"))
+
+# A run that takes its worker down this often is set aside.
+POISON_AT = 5
+_POISON_ERROR = msgspec.json.encode(
+    {
+        "type": "Poisoned",
+        "message": f"the lease of this run ran out {POISON_AT} times in a row: it may take its worker down",
+    }
+).decode()
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What a group of workers can run: pairs of type and version, in one queue of one namespace."""
+
+    namespace: str
+    task_queue: str
+    types: tuple[str, ...]
+    versions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """A run on its way to the worker whose slot it took."""
+
+    slot: Slot
+    delivery: Delivery
+    suspect: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NextDue:
+    """What there is to claim. Something that is due may be locked by somebody else, or be a lease that ran out."""
+
+    now: datetime
+    # When the next run becomes due; None when nothing is in sight.
+    at: datetime | None
+    due: bool
+    suspects_due: bool
+
+
+async def claim(
+    connection: Connection,
+    served: Served,
+    slots: Sequence[Slot],
+    lease: timedelta,
+    outcome: Outcome,
+    *,
+    expired_too: bool,
+    suspects: bool = False,
+) -> list[Claimed]:
+    """Claims at most one due run for each slot and reads what its worker needs."""
+    found = await _claim.fetch(
+        connection,
+        namespace=served.namespace,
+        task_queue=served.task_queue,
+        types=served.types,
+        versions=served.versions,
+        suspects=suspects,
+        expired_too=expired_too,
+        count=len(slots),
+        tokens=[slot.token for slot in slots],
+        worker_ids=[slot.worker_id for slot in slots],
+        lease=lease,
+        poison_at=POISON_AT,
+        poison_error=_POISON_ERROR,
+    )
+    poisoned = [row for row in found if row["status"] == "FAILED"]
+    if poisoned:
+        await _settle_poisoned(connection, served.namespace, poisoned, outcome)
+    return await _claimed(
+        connection, served.namespace, [row for row in found if row["status"] == "RUNNING"], slots
+    )
+
+
+async def recover(connection: Connection, served: Served, slots: Sequence[Slot]) -> list[Claimed]:
+    """Claims with these slots that were committed although nobody was told."""
+    found = await _recover.fetch(
+        connection,
+        namespace=served.namespace,
+        worker_ids=[slot.worker_id for slot in slots],
+        tokens=[slot.token for slot in slots],
+    )
+    return await _claimed(connection, served.namespace, found, slots)
+
+
+async def _claimed(
+    connection: Connection, namespace: str, running: Sequence[Record], slots: Sequence[Slot]
+) -> list[Claimed]:
+    if not running:
+        return []
+    deliveries = await _deliveries(connection, namespace, running)
+    by_token = {slot.token: slot for slot in slots}
+    return [
+        Claimed(by_token[delivery.claim_token], delivery, row["crashes"] >= 2)
+        for row, delivery in zip(running, deliveries, strict=True)
+    ]
+
+
+async def _settle_poisoned(
+    connection: Connection, namespace: str, poisoned: Sequence[Record], outcome: Outcome
+) -> None:
+    """The end of a poisoned run is an end like any other: its parent hears of it, its children fall with it."""
+    ended = [
+        Ended(str(row["run_id"]), "FAILED", str(row["parent_run_id"]) if row["parent_run_id"] else None)
+        for row in poisoned
+    ]
+    await endings.lock_parents(connection, namespace, ended)
+    await endings.settle(connection, namespace, ended, outcome)
+
+
+async def _deliveries(connection: Connection, namespace: str, claimed: Sequence[Record]) -> list[Delivery]:
+    run_ids = [str(row["run_id"]) for row in claimed]
+    inputs = {
+        row["run_id"]: row for row in await _inputs.fetch(connection, namespace=namespace, run_ids=run_ids)
+    }
+    recorded = await steps.history(connection, namespace, run_ids)
+    histories = {run_id: list(group) for run_id, group in groupby(recorded, key=lambda row: row["run_id"])}
+    there = await facts.of(connection, namespace, run_ids)
+    deliveries = []
+    for row, run_id in zip(claimed, run_ids, strict=True):
+        stored = inputs.get(row["run_id"])
+        deliveries.append(
+            Delivery(
+                run_id=run_id,
+                claim_token=str(row["claim_token"]),
+                workflow_type=row["workflow_type"],
+                version=row["version"],
+                input=rows.payload(stored["input"], stored["input_encoding"]) if stored else None,
+                history=[_recorded(step) for step in histories.get(row["run_id"], ())],
+                facts=there.get(run_id),
+                lease_until_us=rows.microseconds(row["available_at"]),
+                now_us=rows.microseconds(row["now"]),
+                attempts=row["attempts"],
+                seed=row["seed"],
+                labels=rows.labels(row["labels"]),
+                external_id=row["external_id"] or "",
+                created_at=rows.timestamp(row["created_at"]),
+                scheduled_for=rows.timestamp(row["scheduled_for"]),
+                deadline_at=rows.timestamp(row["deadline_at"]),
+                parent_run_id=rows.identity(row["parent_run_id"]),
+                root_run_id=str(row["root_run_id"] or run_id),
+                last_token=rows.identity(row["last_token"]),
+                state_number=row["state_number"],
+            )
+        )
+    return deliveries
+
+
+def _recorded(row: Record) -> Step:
+    """One step of a history: what replay needs, without the times that only people read."""
+    return Step(
+        step_id=row["step_id"],
+        attempt_id=str(row["attempt_id"]),
+        attempt_number=row["attempt_number"],
+        is_latest=True,
+        kind=rows.STEP_KIND[row["kind"]],
+        status=rows.STEP_STATUS[row["status"]],
+        position=row["position"],
+        completed_seq=row["completed_seq"] or 0,
+        output=rows.payload(row["output"], row["output_encoding"]),
+        failure=rows.failure(row["error"]),
+        retry_at=rows.timestamp(row["retry_at"]),
+        wake_at=rows.timestamp(row["wake_at"]),
+        target=row["target"] or "",
+        child_run_id=rows.identity(row["child_run_id"]),
+        signal_id=rows.identity(row["signal_id"]),
+        input_hash=row["input_hash"] or 0,
+        effect=row["effect"],
+    )
+
+
+async def next_due(connection: Connection, served: Served) -> NextDue:
+    """When the next run of these types is due. Writes and locks nothing."""
+    row = await _next_due.first(
+        connection,
+        namespace=served.namespace,
+        task_queue=served.task_queue,
+        types=served.types,
+        versions=served.versions,
+    )
+    assert row is not None
+    return NextDue(row["now"], row["at"], row["due"], row["suspects_due"])

@@ -1,0 +1,80 @@
+-- name: claim
+-- Claims what is due for the free slots of workers that serve the same types: by priority, then by time. One bounded
+-- probe for each (type, version, priority) locks what it finds and skips what somebody else holds. A row whose lease ran
+-- out counts a crash; at the fifth it is FAILED instead of being handed out again.
+with chosen as materialized (
+    select c.run_id, c.expired, c.crashes,
+           row_number() over (order by c.priority desc, c.available_at, c.run_id) as number
+    from unnest(:types::text[], :versions::text[]) as served(workflow_type, version)
+    cross join generate_series(4, 0, -1) as level(priority)
+    cross join lateral (
+        select r.run_id, r.priority, r.available_at, r.crashes, r.status = 'RUNNING' as expired
+        from kagzi.workflow_runs r
+        where r.namespace = :namespace and r.task_queue = :task_queue
+          and r.workflow_type = served.workflow_type and r.version = served.version
+          and r.priority = level.priority and r.suspect = :suspects
+          and r.status in ('PENDING', 'RUNNING', 'SLEEPING') and r.available_at <= kagzi.now()
+          and (r.status <> 'RUNNING' or :expired_too)
+        order by r.available_at
+        limit :count
+        for no key update skip locked
+    ) as c
+    order by c.priority desc, c.available_at, c.run_id
+    limit :count
+), slots as (
+    select token, worker_id, number
+    from unnest(:tokens::uuid[], :worker_ids::uuid[]) with ordinality as slot(token, worker_id, number)
+)
+update kagzi.workflow_runs r
+set status = case when poisoned.yes then 'FAILED' else 'RUNNING' end,
+    available_at = case when not poisoned.yes then kagzi.now() + :lease::interval end,
+    claim_token = case when not poisoned.yes then slots.token end,
+    locked_by = case when not poisoned.yes then slots.worker_id end,
+    last_worker = coalesce(r.locked_by, r.last_worker),
+    crashes = r.crashes + chosen.expired::integer,
+    started_at = coalesce(r.started_at, kagzi.now()),
+    waiting = null, parked_hash = null,
+    error = case when poisoned.yes then :poison_error::jsonb else r.error end,
+    finished_at = case when poisoned.yes then kagzi.now() end
+from chosen
+join slots on slots.number = chosen.number
+cross join lateral (select chosen.expired and chosen.crashes + 1 >= :poison_at as yes) as poisoned
+where r.namespace = :namespace and r.run_id = chosen.run_id
+returning r.run_id, r.status, r.claim_token, r.locked_by, r.workflow_type, r.version, r.attempts, r.crashes, r.seed,
+          r.labels::text as labels, r.external_id, r.created_at, r.scheduled_for, r.deadline_at, r.parent_run_id,
+          r.root_run_id, r.last_token, r.state_number, r.available_at, kagzi.now() as now, r.priority;
+
+-- name: inputs
+-- The inputs of runs that were just claimed.
+select p.run_id, p.input, p.input_encoding
+from kagzi.workflow_payloads p
+where p.namespace = :namespace and p.run_id = any (:run_ids::uuid[]);
+
+-- name: recover
+-- Claims of our own whose COMMIT was not answered: what is held with one of these tokens is ours.
+select r.run_id, r.status, r.claim_token, r.locked_by, r.workflow_type, r.version, r.attempts, r.crashes, r.seed,
+       r.labels::text as labels, r.external_id, r.created_at, r.scheduled_for, r.deadline_at, r.parent_run_id,
+       r.root_run_id, r.last_token, r.state_number, r.available_at, kagzi.now() as now, r.priority
+from kagzi.workflow_runs r
+where r.namespace = :namespace and r.locked_by = any (:worker_ids::uuid[]) and r.status = 'RUNNING'
+  and r.claim_token = any (:tokens::uuid[]);
+
+-- name: next_due
+-- When the next run of these types becomes due, and whether one is due now. A plain read of one row for each probe.
+select coalesce(bool_or(not c.suspect and c.available_at <= kagzi.now()), false) as due,
+       coalesce(bool_or(c.suspect and c.available_at <= kagzi.now()), false) as suspects_due,
+       min(c.available_at) filter (where c.available_at > kagzi.now()) as at,
+       kagzi.now() as now
+from unnest(:types::text[], :versions::text[]) as served(workflow_type, version)
+cross join generate_series(4, 0, -1) as level(priority)
+cross join unnest(array[false, true]) as suspected(suspect)
+cross join lateral (
+    select suspected.suspect, r.available_at
+    from kagzi.workflow_runs r
+    where r.namespace = :namespace and r.task_queue = :task_queue
+      and r.workflow_type = served.workflow_type and r.version = served.version
+      and r.priority = level.priority and r.suspect = suspected.suspect
+      and r.status in ('PENDING', 'RUNNING', 'SLEEPING') and r.available_at < 'infinity'
+    order by r.available_at
+    limit 1
+) as c;

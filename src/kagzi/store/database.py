@@ -1,0 +1,124 @@
+"""The pool of connections and the one way to run a transaction. Deadlocks and serialisation errors are retried here;
+a lost connection too, because every write of the store recognises its own repetition. Nothing else in the project
+opens a connection, but for the notifier's LISTEN and the migrations.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+import time
+from collections.abc import Awaitable, Callable
+from typing import Self, TypeVar, cast
+
+import asyncpg
+import structlog
+from asyncpg.connection import Connection
+
+from kagzi.store.errors import Unreachable
+
+T = TypeVar("T")
+log = structlog.get_logger(__name__)
+
+# The work itself is sound, it only met somebody: run it again.
+_MET_SOMEBODY = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
+# The database went away, is starting, or is stopping: run it again once it is back.
+LOST = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.TooManyConnectionsError,
+    asyncpg.IdleInTransactionSessionTimeoutError,
+    asyncpg.ReadOnlySQLTransactionError,
+    # Of these only a closed connection or pool: see _patiently.
+    asyncpg.InterfaceError,
+    ConnectionError,
+    TimeoutError,
+    OSError,
+)
+
+
+class Database:
+    """A pool of connections to one PostgreSQL database."""
+
+    def __init__(
+        self, url: str, *, size: int = 8, lease_seconds: float = 30, statement_cache: int = 512
+    ) -> None:
+        self.url = url
+        self._size = size
+        self._cache = statement_cache
+        self._settings = {
+            "application_name": "kagzi-server",
+            "search_path": "pg_catalog, pg_temp",
+            "timezone": "UTC",
+            # A server that hangs in a transaction must not hold rows beyond the lease of who waits for them.
+            "idle_in_transaction_session_timeout": str(int(lease_seconds * 500)),
+            # The statements are index probes on known keys; compiling them costs more than running them.
+            "jit": "off",
+        }
+        self._pool: asyncpg.Pool[asyncpg.Record] | None = None
+        # When the database was last found to be away, on the monotonic clock.
+        self.lost_at = -math.inf
+
+    async def open(self) -> Self:
+        """Connects; fails at once when the database cannot be reached."""
+        self._pool = await asyncpg.create_pool(
+            self.url,
+            # A floor would make the pool reconnect, and complain, on its own while the database is away.
+            min_size=0,
+            max_size=self._size,
+            statement_cache_size=self._cache,
+            max_inactive_connection_lifetime=0,
+            server_settings=self._settings,
+            command_timeout=60,
+            timeout=5,
+        )
+        return self
+
+    async def close(self) -> None:
+        """Closes the connections, those in use after a moment of grace."""
+        if self._pool is None:
+            return
+        try:
+            await asyncio.wait_for(self._pool.close(), 3)
+        except (TimeoutError, *LOST):
+            self._pool.terminate()
+
+    async def transact(self, work: Callable[[Connection], Awaitable[T]], patience: float = 10.0) -> T:
+        """Runs `work` in one transaction and commits it. Tries again for `patience` seconds when the database goes
+        away, and whenever it met somebody; `work` must therefore recognise what it has written before.
+        """
+
+        async def transaction(connection: Connection) -> T:
+            async with connection.transaction():
+                return await work(connection)
+
+        return await self._patiently(transaction, patience)
+
+    async def read(self, work: Callable[[Connection], Awaitable[T]], patience: float = 10.0) -> T:
+        """Runs `work`, which only reads and needs no transaction of its own."""
+        return await self._patiently(work, patience)
+
+    async def _patiently(self, work: Callable[[Connection], Awaitable[T]], patience: float) -> T:
+        if self._pool is None:
+            raise Unreachable("the database is not connected yet")
+        until = time.monotonic() + patience
+        pause = 0.02
+        while True:
+            try:
+                async with self._pool.acquire(timeout=5) as proxy:
+                    # A proxy does all that a connection does and guards it once it is back in the pool.
+                    return await work(cast("Connection", proxy))
+            except _MET_SOMEBODY:
+                await asyncio.sleep(random.uniform(0.001, 0.02))
+            except LOST as error:
+                if isinstance(error, asyncpg.InterfaceError) and "clos" not in str(error):
+                    raise
+                self.lost_at = time.monotonic()
+                if time.monotonic() + pause > until:
+                    raise Unreachable(f"the database did not answer for {patience:.0f} s") from error
+                log.warning("database_lost", error=type(error).__name__)
+                await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+                pause = min(pause * 2, 1.0)

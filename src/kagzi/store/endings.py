@@ -1,0 +1,353 @@
+"""How runs end. Completion with its output, failure, cancel, terminate, continue-as-new: each is one transition in one
+transaction together with the waking of whoever waits for it. Terminal is terminal: every statement here leaves a run
+alone that has ended, and exactly one writer gets there.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+
+import msgspec
+from asyncpg import Record
+from asyncpg.connection import Connection
+
+from kagzi.protocol.v1.common_pb2 import Failure
+from kagzi.protocol.v1.worker_pb2 import ContinueAsNew, EndAnswer, Fail
+from kagzi.protocol.v1.workflow_pb2 import CancelWorkflowResponse, TerminateWorkflowResponse
+from kagzi.store import errors, retry, rows, signals, steps
+from kagzi.store.leases import Fence
+from kagzi.store.operation import Ended, Operation, Outcome
+from kagzi.store.queries import Queries
+
+_sql = Queries("endings.sql")
+_ENDED = ("run_id", "status", "parent_run_id", "task_queue")
+_complete = _sql.bind("complete", columns=("run_id", "parent_run_id"))
+_failing = _sql.bind("failing", columns=("run_id", "attempts", "retry_policy", "cancelled", "late"))
+_fail = _sql.bind("fail", columns=(*_ENDED, "available_at"))
+_cancel = _sql.bind("cancel", columns=_ENDED)
+_terminate = _sql.bind("terminate", columns=_ENDED)
+_wake_parents = _sql.bind("wake_parents", columns=("run_id", "status", "task_queue"))
+_children = _sql.bind("children", columns=("run_id",))
+_lock = _sql.bind("lock", columns=("run_id", "status"))
+_parents = _sql.bind("parents", columns=("run_id",))
+_release_external_id = _sql.bind("release_external_id")
+_continue = _sql.bind("continue_as_new", columns=("run_id", "task_queue"))
+_dedupe = _sql.bind("dedupe", columns=("dedupe_forever",))
+_status = _sql.bind("status", columns=("run_id", "status", "available_at"))
+
+LIVE = frozenset({"PENDING", "RUNNING", "SLEEPING"})
+TERMINAL = frozenset({"COMPLETED", "FAILED", "CANCELLED"})
+
+
+async def complete(
+    connection: Connection, namespace: str, operations: Sequence[Operation], outcome: Outcome
+) -> None:
+    """Ends runs with their outputs."""
+    outputs = [
+        operation.body.output if operation.body.HasField("output") else None for operation in operations
+    ]
+    found = await _complete.fetch(
+        connection,
+        namespace=namespace,
+        run_ids=[operation.run_id for operation in operations],
+        tokens=[operation.token for operation in operations],
+        operation_ids=[operation.operation_id for operation in operations],
+        outputs=[None if output is None else output.data for output in outputs],
+        output_encodings=[None if output is None else output.encoding or None for output in outputs],
+    )
+    parents = {str(row["run_id"]): row["parent_run_id"] for row in found}
+    ended = []
+    for operation in operations:
+        if operation.run_id not in parents:
+            operation.answer = errors.lease_lost(operation.run_id)
+            continue
+        operation.answer = EndAnswer(status=rows.RUN_STATUS["COMPLETED"])
+        parent = parents[operation.run_id]
+        ended.append(Ended(operation.run_id, "COMPLETED", str(parent) if parent else None))
+    await settle(connection, namespace, ended, outcome)
+
+
+async def fail(
+    connection: Connection, namespace: str, operations: Sequence[Operation], outcome: Outcome
+) -> None:
+    """Ends runs with an error. One with tries left is set back instead; one that was asked to cancel is CANCELLED."""
+    run_ids = [operation.run_id for operation in operations]
+    facts = {
+        str(row["run_id"]): row
+        for row in await _failing.fetch(connection, namespace=namespace, run_ids=run_ids)
+    }
+    decided = [_decide(operation.body, facts[operation.run_id]) for operation in operations]
+    found = await _fail.fetch(
+        connection,
+        namespace=namespace,
+        run_ids=run_ids,
+        tokens=[operation.token for operation in operations],
+        operation_ids=[operation.operation_id for operation in operations],
+        statuses=[status for status, _, _ in decided],
+        errors=[error for _, error, _ in decided],
+        retry_ms=[delay for _, _, delay in decided],
+    )
+    written = {str(row["run_id"]): row for row in found}
+    aside = []
+    for operation in operations:
+        row = written.get(operation.run_id)
+        if row is None:
+            operation.answer = errors.lease_lost(operation.run_id)
+            continue
+        operation.answer = answer(row)
+        if row["status"] == "PENDING":
+            outcome.becomes_due(row["task_queue"], row["available_at"])
+            if operation.body.failed_step_id:
+                aside.append((operation.run_id, operation.body.failed_step_id))
+    if aside:
+        await _set_aside(connection, namespace, aside, outcome)
+    await settle(connection, namespace, _ended(found), outcome)
+
+
+def _decide(body: Fail, row: Record) -> tuple[str, str, int | None]:
+    """The status to write, the error to keep, and the delay before another try."""
+    if row["cancelled"]:
+        late = Failure(type="DeadlineExceeded", message="the run's time was up")
+        return (
+            ("FAILED", rows.failure_text(late), None)
+            if row["late"]
+            else ("CANCELLED", rows.failure_text(body.failure), None)
+        )
+    policy = rows.retry_policy(row["retry_policy"])
+    if policy is None or body.failure.non_retryable:
+        return "FAILED", rows.failure_text(body.failure), None
+    delay = retry.delay_ms(policy, row["attempts"] + 1)
+    if delay is None:
+        return "FAILED", rows.failure_text(body.failure), None
+    if body.failure.HasField("retry_after_ms"):
+        delay = body.failure.retry_after_ms
+    return "PENDING", rows.failure_text(body.failure), delay
+
+
+async def _set_aside(
+    connection: Connection, namespace: str, failed: Sequence[tuple[str, str]], outcome: Outcome
+) -> None:
+    """What will happen again gives its signal back, and its live children are asked to end."""
+    dropped = await steps.set_aside(connection, namespace, failed)
+    received = [str(row["signal_id"]) for row in dropped if row["signal_id"]]
+    if received:
+        await signals.give_back(connection, namespace, received)
+    children = [str(row["child_run_id"]) for row in dropped if row["child_run_id"]]
+    if children:
+        locked = await _lock.fetch(connection, namespace=namespace, run_ids=children)
+        live = [str(row["run_id"]) for row in locked if row["status"] in LIVE]
+        await _ask(connection, namespace, live, "the step that started it is tried again", outcome)
+
+
+async def cancel(
+    connection: Connection, namespace: str, operations: Sequence[Operation], fence: Fence, outcome: Outcome
+) -> None:
+    """Asks runs to end and answers the status each has then."""
+    reasons = {operation.run_id: operation.body.reason for operation in operations}
+    found = await _request(connection, namespace, reasons, outcome)
+    for operation in operations:
+        lock = fence.of(operation)
+        assert lock is not None
+        status = found.get(operation.run_id, lock.status)
+        operation.answer = CancelWorkflowResponse(status=rows.RUN_STATUS[status])
+
+
+async def _request(
+    connection: Connection, namespace: str, reasons: dict[str, str], outcome: Outcome
+) -> dict[str, str]:
+    """Writes cancel requests for locked runs; answers the status of those that had not ended."""
+    found = await _cancel.fetch(
+        connection,
+        namespace=namespace,
+        run_ids=list(reasons),
+        reasons=list(reasons.values()),
+        errors=[cancelled_error(reason) for reason in reasons.values()],
+    )
+    for row in found:
+        if row["status"] == "RUNNING":
+            outcome.told.append(str(row["run_id"]))
+        elif row["status"] in LIVE:
+            outcome.becomes_due(row["task_queue"], None)
+    await settle(connection, namespace, _ended(found), outcome)
+    return {str(row["run_id"]): row["status"] for row in found}
+
+
+async def _ask(
+    connection: Connection, namespace: str, run_ids: Sequence[str], reason: str, outcome: Outcome
+) -> None:
+    if run_ids:
+        await _request(connection, namespace, dict.fromkeys(run_ids, reason), outcome)
+
+
+async def terminate(
+    connection: Connection, namespace: str, operations: Sequence[Operation], fence: Fence, outcome: Outcome
+) -> None:
+    """Ends runs now and answers the status each has then."""
+    found = await _terminate.fetch(
+        connection,
+        namespace=namespace,
+        run_ids=[operation.run_id for operation in operations],
+        statuses=["CANCELLED"] * len(operations),
+        errors=[_error("Terminated", operation.body.reason or "terminated") for operation in operations],
+    )
+    statuses = {str(row["run_id"]): row["status"] for row in found}
+    for operation in operations:
+        lock = fence.of(operation)
+        assert lock is not None
+        status = statuses.get(operation.run_id, lock.status)
+        operation.answer = TerminateWorkflowResponse(status=rows.RUN_STATUS[status])
+    outcome.told.extend(statuses)
+    await settle(connection, namespace, _ended(found), outcome)
+
+
+async def replace(connection: Connection, namespace: str, run_id: str, by: str, outcome: Outcome) -> None:
+    """Ends the run that has an external id, so that the run `by` can take it in the same transaction."""
+    await end_by_force(
+        connection, namespace, [run_id], "CANCELLED", _error("Replaced", f"replaced by run {by}"), outcome
+    )
+
+
+async def expire(connection: Connection, namespace: str, run_ids: Sequence[str], outcome: Outcome) -> None:
+    """Ends runs whose time was up long ago and that did not end by themselves."""
+    error = _error("DeadlineExceeded", "the run's time was up and it did not end when asked to")
+    await end_by_force(connection, namespace, run_ids, "FAILED", error, outcome)
+
+
+async def request_cancel(
+    connection: Connection, namespace: str, run_ids: Sequence[str], reason: str, outcome: Outcome
+) -> None:
+    """Asks runs to end, for callers that hold no fence: locks them, and the parents of those that may end, first."""
+    await _lock_with_parents(connection, namespace, run_ids)
+    await _ask(connection, namespace, run_ids, reason, outcome)
+
+
+async def end_by_force(
+    connection: Connection, namespace: str, run_ids: Sequence[str], status: str, error: str, outcome: Outcome
+) -> None:
+    """Ends runs for callers that hold no fence: locks them and their parents in key order, then ends what still lives."""
+    await _lock_with_parents(connection, namespace, run_ids)
+    found = await _terminate.fetch(
+        connection,
+        namespace=namespace,
+        run_ids=run_ids,
+        statuses=[status] * len(run_ids),
+        errors=[error] * len(run_ids),
+    )
+    outcome.told.extend(str(row["run_id"]) for row in found)
+    await settle(connection, namespace, _ended(found), outcome)
+
+
+async def lock_parents(connection: Connection, namespace: str, ended: Sequence[Ended]) -> None:
+    """Locks the parents of runs that ended where no fence could lock them along."""
+    parents = [run.parent_run_id for run in ended if run.parent_run_id]
+    if parents:
+        await _lock.fetch(connection, namespace=namespace, run_ids=parents)
+
+
+async def _lock_with_parents(connection: Connection, namespace: str, run_ids: Sequence[str]) -> None:
+    parents = await _parents.fetch(connection, namespace=namespace, run_ids=run_ids)
+    both = {*run_ids, *(str(row["run_id"]) for row in parents)}
+    await _lock.fetch(connection, namespace=namespace, run_ids=list(both))
+
+
+async def continue_as_new(
+    connection: Connection, namespace: str, operations: Sequence[Operation], outcome: Outcome
+) -> None:
+    """Ends runs and stores their successors. Nobody is told of an end: whoever waits goes on waiting for the successor."""
+    for operation in operations:
+        body: ContinueAsNew = operation.body
+        keeps = await _dedupe.first(connection, namespace=namespace, run_id=operation.run_id)
+        done = await _complete.fetch(
+            connection,
+            namespace=namespace,
+            run_ids=[operation.run_id],
+            tokens=[operation.token],
+            operation_ids=[operation.operation_id],
+            outputs=[None],
+            output_encodings=[None],
+        )
+        if not done or keeps is None:
+            operation.answer = errors.lease_lost(operation.run_id)
+            continue
+        await _release_external_id.execute(
+            connection, namespace=namespace, run_id=operation.run_id, new_run_id=body.new_run_id
+        )
+        row = await _continue.first(
+            connection,
+            namespace=namespace,
+            run_id=operation.run_id,
+            new_run_id=body.new_run_id,
+            seed=random.getrandbits(62),
+            dedupe_forever=keeps["dedupe_forever"],
+            input=body.input.data if body.HasField("input") else None,
+            input_encoding=body.input.encoding or None,
+        )
+        assert row is not None
+        outcome.becomes_due(row["task_queue"], None)
+        operation.answer = EndAnswer(status=rows.RUN_STATUS["COMPLETED"])
+
+
+async def settle(connection: Connection, namespace: str, ended: Sequence[Ended], outcome: Outcome) -> None:
+    """What the end of runs means for others, in the same transaction: a parent that waits is made due, children of a
+    run that ended badly are asked to end too.
+    """
+    if not ended:
+        return
+    outcome.ended.extend(ended)
+    parents = [run.parent_run_id for run in ended if run.parent_run_id]
+    if parents:
+        for row in await _wake_parents.fetch(connection, namespace=namespace, run_ids=parents):
+            if row["status"] == "RUNNING":
+                outcome.told.append(str(row["run_id"]))
+            else:
+                outcome.becomes_due(row["task_queue"], None)
+    badly = [run.run_id for run in ended if run.status != "COMPLETED"]
+    if badly:
+        children = await _children.fetch(connection, namespace=namespace, run_ids=badly)
+        live = [str(row["run_id"]) for row in children]
+        await _ask(connection, namespace, live, "its parent ended", outcome)
+
+
+async def status_answers(connection: Connection, namespace: str, operations: Sequence[Operation]) -> None:
+    """Answers repeated endings with what the run is now."""
+    found = await _status.fetch(
+        connection, namespace=namespace, run_ids=[operation.run_id for operation in operations]
+    )
+    statuses = {str(row["run_id"]): row for row in found}
+    for operation in operations:
+        operation.answer = answer(statuses[operation.run_id])
+
+
+async def status_of(connection: Connection, namespace: str, run_id: str) -> str:
+    """The status of one run."""
+    row = await _status.first(connection, namespace=namespace, run_ids=[run_id])
+    if row is None:
+        raise errors.not_found("run", run_id)
+    status: str = row["status"]
+    return status
+
+
+def answer(row: Record) -> EndAnswer:
+    """The answer to an operation that gave a run away."""
+    given = EndAnswer(status=rows.RUN_STATUS[row["status"]])
+    if row["available_at"] is not None:
+        given.available_at_us = rows.microseconds(row["available_at"])
+    return given
+
+
+def _ended(found: Iterable[Record]) -> list[Ended]:
+    return [
+        Ended(str(row["run_id"]), row["status"], str(row["parent_run_id"]) if row["parent_run_id"] else None)
+        for row in found
+        if row["status"] in TERMINAL
+    ]
+
+
+def cancelled_error(reason: str) -> str:
+    """The error of a run that was cancelled."""
+    return _error("Cancelled", reason or "cancelled")
+
+
+def _error(type_: str, message: str) -> str:
+    return msgspec.json.encode({"type": type_, "message": message.replace("\0", "")}).decode()

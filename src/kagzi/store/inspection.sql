@@ -1,0 +1,60 @@
+-- name: step_by_id
+-- The latest attempt of a step, else the last of those that were set aside. Locks nothing.
+select s.step_id, s.attempt_id, s.attempt_number, s.is_latest, s.kind, s.status, s.position, s.completed_seq,
+       s.output, s.output_encoding, s.error, s.retry_at, nullif(s.wake_at, 'infinity') as wake_at, s.target,
+       s.child_run_id, s.signal_id, s.input_hash, s.effect, s.created_at, s.started_at, s.finished_at
+from kagzi.step_runs s
+where s.namespace = :namespace and s.run_id = :run_id::uuid and s.step_id = :step_id
+order by s.is_latest desc, s.attempt_number desc
+limit 1;
+
+-- name: step_by_attempt
+-- One attempt of a run; it is looked for among the run's steps, of which there is a limit. Locks nothing.
+select s.step_id, s.attempt_id, s.attempt_number, s.is_latest, s.kind, s.status, s.position, s.completed_seq,
+       s.output, s.output_encoding, s.error, s.retry_at, nullif(s.wake_at, 'infinity') as wake_at, s.target,
+       s.child_run_id, s.signal_id, s.input_hash, s.effect, s.created_at, s.started_at, s.finished_at
+from kagzi.step_runs s
+where s.namespace = :namespace and s.run_id = :run_id::uuid and s.attempt_id = :attempt_id::uuid;
+
+-- name: steps
+-- Attempts of a run by (position, attempt_number, step_id) after the one with that key; several steps have one
+-- position once some were set aside. The page ends before outputs and errors pass :most_bytes together, but has at
+-- least one row; `found` counts what the page would have held, and one more. Locks nothing.
+with page as materialized (
+    select s.step_id, s.attempt_number, s.position,
+           coalesce(octet_length(s.output), 0) * :outputs::boolean::integer
+               + coalesce(octet_length(s.error::text), 0) as bytes
+    from kagzi.step_runs s
+    where s.namespace = :namespace and s.run_id = :run_id::uuid
+      and (:superseded::boolean or s.is_latest)
+      and (:step_id = '' or s.step_id = :step_id)
+      and (cardinality(:statuses::text[]) = 0 or s.status = any (:statuses))
+      and (s.position, s.attempt_number, s.step_id) > (:after_position::integer, :after_attempt::integer, :after_step)
+    order by s.position, s.attempt_number, s.step_id
+    limit :most::integer + 1
+), numbered as (
+    select p.step_id, p.attempt_number, row_number() over place as number, sum(p.bytes) over place as bytes,
+           count(p.step_id) over () as found
+    from page p
+    window place as (order by p.position, p.attempt_number, p.step_id)
+)
+select s.step_id, s.attempt_id, s.attempt_number, s.is_latest, s.kind, s.status, s.position, s.completed_seq,
+       case when :outputs then s.output end as output, s.output_encoding, s.error, s.retry_at,
+       nullif(s.wake_at, 'infinity') as wake_at, s.target, s.child_run_id, s.signal_id, s.input_hash, s.effect,
+       s.created_at, s.started_at, s.finished_at, n.found
+from numbered n
+join kagzi.step_runs s on s.namespace = :namespace and s.run_id = :run_id::uuid and s.step_id = n.step_id
+    and s.attempt_number = n.attempt_number
+where n.number <= :most and (n.bytes <= :most_bytes::bigint or n.number = 1)
+order by n.number;
+
+-- name: run_exists
+-- Whether there is such a run; a schedule's template is none. Locks nothing.
+select r.run_id
+from kagzi.workflow_runs r
+where r.namespace = :namespace and r.run_id = :run_id::uuid and r.status not in ('SCHEDULED', 'PAUSED');
+
+-- name: database
+-- What the database says of itself, and the last migration it has. Locks nothing.
+select current_setting('server_version') as version, kagzi.now() as now,
+       (select max(m.name) from kagzi.migrations m) as migration;

@@ -1,0 +1,134 @@
+"""Operations: what the batcher gathers and the store applies, whoever asked. An operation stays the protobuf message it
+arrived as until the arrays of a statement are built from it; its answer is a message of the contract too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import IntEnum
+from typing import Any
+
+from google.protobuf.message import Message
+
+from kagzi.protocol.v1.common_pb2 import ErrorDetail
+
+
+class Kind(IntEnum):
+    """What an operation does. Within one wave kinds apply in this order, which is also the usual order in a run: what
+    became of steps, what begins, what is published, and last what gives the run away.
+    """
+
+    START = 0
+    SIGNAL = 1
+    COMPLETE_STEP = 2
+    FAIL_STEP = 3
+    START_STEP = 4
+    START_CHILD = 5
+    SET_STATE = 6
+    WAIT = 7
+    BEGIN_STEP = 8
+    RECEIVE_SIGNAL = 9
+    AWAIT_CHILD = 10
+    SLEEP = 11
+    FAIL_STEP_AND_GIVE_BACK = 12
+    CANCEL = 13
+    TERMINATE = 14
+    SUSPEND = 15
+    RELEASE = 16
+    COMPLETE = 17
+    FAIL = 18
+    CONTINUE_AS_NEW = 19
+
+
+# Kinds that end a run, and with it concern its parent, whose row is locked along.
+ENDING = frozenset({Kind.CANCEL, Kind.TERMINATE, Kind.COMPLETE, Kind.FAIL, Kind.CONTINUE_AS_NEW})
+# Kinds after which the token is worth nothing.
+GIVING_AWAY = frozenset(
+    {
+        Kind.SUSPEND,
+        Kind.RELEASE,
+        Kind.COMPLETE,
+        Kind.FAIL,
+        Kind.CONTINUE_AS_NEW,
+        Kind.SLEEP,
+        Kind.FAIL_STEP_AND_GIVE_BACK,
+    }
+)
+# Kinds of clients, which carry no token.
+UNFENCED = frozenset({Kind.SIGNAL, Kind.CANCEL, Kind.TERMINATE})
+
+
+class Busy:
+    """The answer of an operation whose run somebody else has locked: it is to be tried again."""
+
+
+BUSY = Busy()
+
+
+@dataclass(slots=True, eq=False)
+class Operation:
+    """One thing to do for one run. `answer` is None until it was applied; then a message of the contract, ErrorDetail
+    when it was refused, or BUSY.
+    """
+
+    kind: Kind
+    namespace: str
+    run_id: str
+    body: Any
+    token: str | None = None
+    # Later operations of the same run and token fall with this one when it is refused.
+    chained: bool = False
+    # Recognises a repeated operation that gives the run away.
+    operation_id: str | None = None
+    # A start: a free place at a worker, if it can be handed over at once; the seed it got; when it was stored.
+    slot: Slot | None = None
+    seed: int = 0
+    now: datetime | None = None
+    answer: Message | Busy | None = None
+
+    @property
+    def refused(self) -> bool:
+        return isinstance(self.answer, ErrorDetail)
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A free place at a worker and the token a run put there would get."""
+
+    worker_id: str
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A run that reached its terminal state."""
+
+    run_id: str
+    status: str
+    parent_run_id: str | None
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a committed flush means for the rest of the server: whom to wake, tell and hand over to."""
+
+    # The database's time of the flush, for leases that were given in it.
+    now: datetime | None = None
+    # Starts that were stored as already claimed.
+    handed: list[Operation] = field(default_factory=list)
+    # Queues that have something due now.
+    due: set[str] = field(default_factory=set)
+    # Queues and the time something becomes due.
+    later: dict[str, datetime] = field(default_factory=dict)
+    # Runs that reached a terminal state.
+    ended: list[Ended] = field(default_factory=list)
+    # Runs held by a worker for which a fact arrived: signal, child's end, cancel.
+    told: list[str] = field(default_factory=list)
+
+    def becomes_due(self, task_queue: str, at: datetime | None) -> None:
+        """Something of this queue is due at `at`; None: now."""
+        if at is None:
+            self.due.add(task_queue)
+        elif task_queue not in self.later or at < self.later[task_queue]:
+            self.later[task_queue] = at

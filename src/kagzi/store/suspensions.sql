@@ -1,0 +1,66 @@
+-- name: suspend
+-- Gives runs back until one of the named steps can go on. Looks, under the lock the caller took before, whether a signal,
+-- a child's end or a cancel is there already: then the run is due now. Otherwise at its earliest timer, or never.
+-- A token that is not the current one changes nothing and is not answered.
+update kagzi.workflow_runs r
+set status = 'SLEEPING', claim_token = null, last_token = r.claim_token, last_operation = u.operation_id,
+    last_worker = r.locked_by, locked_by = null, crashes = 0, parked_hash = u.parked_hash,
+    waiting = coalesce(u.parked::jsonb, waits.waiting),
+    available_at = case when u.parked is not null then 'infinity'
+                        when waits.met or r.cancel_requested_at is not null and not cancelled.recorded
+                        then kagzi.now()
+                        else coalesce(waits.wake_at, 'infinity') end
+from unnest(:run_ids::uuid[], :tokens::uuid[], :operation_ids::uuid[], :parked::text[], :parked_hashes::text[])
+         as u(run_id, token, operation_id, parked, parked_hash)
+cross join lateral (
+    select min(case when s.kind in ('SLEEP', 'SIGNAL') and s.status = 'RUNNING' then s.wake_at
+                    when s.status = 'FAILED' then s.retry_at end) as wake_at,
+           coalesce(bool_or(
+               s.kind = 'SIGNAL' and s.status = 'RUNNING' and exists (
+                   select 1 from kagzi.signals g
+                   where g.namespace = :namespace and g.run_id = u.run_id and g.name = s.target
+                     and g.received_by is null)
+               or s.kind = 'CHILD_WORKFLOW' and s.status = 'RUNNING' and exists (
+                   with recursive chain as (
+                       select c.run_id, c.status, c.continued_as from kagzi.workflow_runs c
+                       where c.namespace = :namespace and c.run_id = s.child_run_id
+                       union all
+                       select c.run_id, c.status, c.continued_as from chain
+                       join kagzi.workflow_runs c on c.namespace = :namespace and c.run_id = chain.continued_as)
+                   select 1 from chain
+                   where chain.continued_as is null and chain.status in ('COMPLETED', 'FAILED', 'CANCELLED'))),
+               false) as met,
+           jsonb_agg(jsonb_strip_nulls(jsonb_build_object(
+               'step', s.step_id, 'kind', s.kind, 'until', coalesce(s.wake_at, s.retry_at), 'signal',
+               case when s.kind = 'SIGNAL' then s.target end, 'child', s.child_run_id)) order by s.position) as waiting
+    from unnest(:wait_run_ids::uuid[], :wait_step_ids::text[]) as w(run_id, step_id)
+    join kagzi.step_runs s
+        on s.namespace = :namespace and s.run_id = w.run_id and s.step_id = w.step_id and s.is_latest
+    where w.run_id = u.run_id
+) as waits
+cross join lateral (
+    select exists (select 1 from kagzi.step_runs s
+                   where s.namespace = :namespace and s.run_id = u.run_id and s.kind = 'CANCEL' and s.is_latest)
+        as recorded
+) as cancelled
+where r.namespace = :namespace and r.run_id = u.run_id and r.claim_token = u.token and r.status = 'RUNNING'
+returning r.run_id, r.task_queue, r.status, nullif(r.available_at, 'infinity') as available_at,
+          r.available_at <= kagzi.now() as due;
+
+-- name: release
+-- Gives runs back for anybody to claim now, `retry_ms` later for a step that is tried again by replay. A token that is
+-- not the current one changes nothing and is not answered. The caller holds the fence.
+update kagzi.workflow_runs r
+set status = 'PENDING', available_at = kagzi.now() + u.retry_ms * interval '1 millisecond', claim_token = null,
+    last_token = r.claim_token, last_operation = u.operation_id, last_worker = r.locked_by, locked_by = null, crashes = 0
+from unnest(:run_ids::uuid[], :tokens::uuid[], :operation_ids::uuid[], :retry_ms::bigint[])
+         as u(run_id, token, operation_id, retry_ms)
+where r.namespace = :namespace and r.run_id = u.run_id and r.claim_token = u.token and r.status = 'RUNNING'
+returning r.run_id, r.task_queue, r.status, r.available_at, r.available_at <= kagzi.now() as due;
+
+-- name: set_state
+-- Publishes documents; one with a number not above the stored one changes nothing. The caller holds the fence.
+update kagzi.workflow_runs r
+set state = u.state::jsonb, state_number = u.number
+from unnest(:run_ids::uuid[], :states::text[], :numbers::integer[]) as u(run_id, state, number)
+where r.namespace = :namespace and r.run_id = u.run_id and r.status = 'RUNNING' and r.state_number < u.number;
