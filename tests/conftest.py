@@ -1,6 +1,5 @@
 """What every test may ask for: a fresh database with the current schema, or a private server to crash."""
 
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kagzi.embedded import Embedded
-from tests.database import Databases, serve
+from tests.database import BOUNDS, Databases, room, serve, temporary
 
 
 @pytest.fixture(scope="session")
@@ -27,27 +26,25 @@ def database_url(databases: Databases) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def _new_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    directory = tmp_path_factory.mktemp("embedded") / "new"
-    with Embedded(directory):
-        pass
-    yield directory
-    shutil.rmtree(directory)
+def _new_cluster() -> Iterator[Path]:
+    with temporary(room()) as directory:
+        with Embedded(directory):
+            pass
+        yield directory
 
 
 @pytest.fixture
-def data_directory(tmp_path: Path, _new_cluster: Path) -> Iterator[Path]:
-    """The directory of an embedded server that was made and stopped: a copy, in 0.1 s instead of 0.7 s."""
-    directory = tmp_path / "embedded"
-    subprocess.run(["cp", "-a", _new_cluster, directory], check=True)
-    yield directory
-    shutil.rmtree(directory)
+def data_directory(_new_cluster: Path) -> Iterator[Path]:
+    """The directory of an embedded server that was made and stopped: a copy, much quicker than making one."""
+    with temporary(room()) as parent:
+        subprocess.run(["cp", "-a", _new_cluster, parent / "data"], check=True)
+        yield parent / "data"
 
 
 @pytest.fixture
 def postgres(data_directory: Path) -> Iterator[Embedded]:
     """A running server of this test's own, to be stopped, crashed and restarted. Its database is empty."""
-    with Embedded(data_directory) as server:
+    with Embedded(data_directory, settings=BOUNDS) as server:
         yield server
         # A server that a test left crashed holds shared memory until the next start finds and frees it.
         server.start()

@@ -25,6 +25,9 @@ from kagzi.embedded import Embedded
 
 _Result = TypeVar("_Result")
 
+# A runaway query of a test must not take the machine with it.
+BOUNDS = {"max_wal_size": "512MB", "temp_file_limit": "512MB"}
+
 _MEMORY = "/dev/shm"  # noqa: S108  (mkdtemp makes a private directory there)
 
 
@@ -81,9 +84,10 @@ def serve() -> Iterator[Databases]:
     with contextlib.ExitStack() as stack:
         url, memory = os.environ.get("KAGZI_TEST_DB_URL"), None
         if not url:
-            place = stack.enter_context(_directory(os.environ.get("KAGZI_TEST_DATA_DIR")))
-            memory = stack.enter_context(_directory(_MEMORY)) if _fits_memory() else None
-            server = stack.enter_context(Embedded(place))
+            directory = stack.enter_context(temporary(os.environ.get("KAGZI_TEST_DATA_DIR")))
+            # The log, and with it every commit, stays on disk; the files of the databases need not.
+            memory = stack.enter_context(temporary(_MEMORY)) if room() == _MEMORY else None
+            server = stack.enter_context(Embedded(directory, settings=BOUNDS))
             if memory:
                 owner = server.directory.joinpath("cluster").stat()
                 os.chown(memory, owner.st_uid, owner.st_gid)
@@ -91,19 +95,29 @@ def serve() -> Iterator[Databases]:
         yield stack.enter_context(contextlib.closing(Databases(url, memory)))
 
 
-def _fits_memory() -> bool:
-    """Whether the files of databases can be kept in memory; the log, and with it every commit, stays on disk.
-
-    A database is 300 files. Ext4 looks at every recently deleted inode when it makes a new one, so creating
-    and dropping them in turn took 50 ms each at first and 250 ms soon after; in memory it stays at 25 ms.
-    """
-    return Path(_MEMORY).is_dir() and shutil.disk_usage(_MEMORY).free > 2**30
-
-
 @contextlib.contextmanager
-def _directory(parent: str | None) -> Iterator[Path]:
+def temporary(parent: str | None) -> Iterator[Path]:
+    """A directory that is gone afterwards."""
     path = Path(tempfile.mkdtemp(prefix="kagzi-tests-", dir=parent))
     try:
         yield path
     finally:
         shutil.rmtree(path)
+
+
+def room() -> str | None:
+    """Where tests make servers and databases: in KAGZI_TEST_DATA_DIR, or in memory if there is plenty.
+
+    A database is 300 files, a server 1,300. Ext4 looks at every recently deleted inode when it makes a new
+    one, so that a database took 50 ms at first and 250 ms soon after; in memory it stays at 25 ms. Killing
+    processes loses nothing that was written to memory, so a crash is the same crash there.
+    """
+    return os.environ.get("KAGZI_TEST_DATA_DIR") or (_MEMORY if _memory_is_plenty() else None)
+
+
+def _memory_is_plenty() -> bool:
+    meminfo = Path("/proc/meminfo")
+    if not meminfo.exists() or not Path(_MEMORY).is_dir():
+        return False
+    available = next(line for line in meminfo.read_text().splitlines() if line.startswith("MemAvailable"))
+    return shutil.disk_usage(_MEMORY).free > 2 * 2**30 and int(available.split()[1]) > 4 * 2**20

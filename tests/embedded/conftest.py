@@ -1,16 +1,15 @@
 """A place for servers that a test makes itself."""
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.database import room, temporary
+
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Path]:
-    """An empty directory that is gone after the test: each server takes 50 MB."""
-    directory = tmp_path / "place"
-    directory.mkdir()
-    yield directory
-    shutil.rmtree(directory)
+def place() -> Iterator[Path]:
+    """An empty directory that is gone after the test, because each server takes 50 MB."""
+    with temporary(room()) as directory:
+        yield directory

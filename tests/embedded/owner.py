@@ -16,8 +16,8 @@ _OWN = """
 import os, sys
 from kagzi.embedded import Embedded
 with Embedded(sys.argv[1]) as server:
+    {first}
     print(server.pid, server.url, flush=True)
-    {then}
     sys.stdin.read()
 """
 
@@ -55,9 +55,9 @@ class Owner:
 
 
 @contextlib.contextmanager
-def owning(directory: Path, then: str = "") -> Iterator[Owner]:
+def owning(directory: Path, first: str = "") -> Iterator[Owner]:
     """Another process that owns a server there; afterwards both are gone."""
-    command = [sys.executable, "-c", _OWN.format(then=then), str(directory)]
+    command = [sys.executable, "-c", _OWN.format(first=first), str(directory)]
     with contextlib.ExitStack() as stack:
         process = stack.enter_context(
             subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

@@ -99,7 +99,7 @@ def test_programs_that_only_root_can_reach_are_copied_to_where_all_can(place: Pa
         Path(cache).chmod(0o755)
         shown = subprocess.check_output(
             [sys.executable, "-c", own, cache, place / "data"],
-            env={**os.environ, "PYTHONPATH": str(closed)},
+            env={**os.environ, "PYTHONPATH": f"{closed}:{os.environ.get('PYTHONPATH', '')}"},
             text=True,
         )
         first, second = shown.split()

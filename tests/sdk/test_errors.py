@@ -30,11 +30,10 @@ EXAMPLES: list[errors.KagziError] = [
 ]
 
 
-def raised(error: BaseException) -> BaseException:
-    try:
+def raised(error: Exception) -> Exception:
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - whatever it is, it is returned
         raise error
-    except BaseException as caught:  # noqa: BLE001 - it is returned
-        return caught
+    return caught.value
 
 
 @pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
@@ -150,13 +149,9 @@ def test_an_exception_is_described_by_type_message_and_traceback() -> None:
 
 
 def test_causes_and_groups_are_in_the_traceback() -> None:
-    try:
-        try:
-            raise KeyError("inner")
-        except KeyError as inner:
-            raise ExceptionGroup("outer", [ValueError("one"), TypeError("two")]) from inner
-    except ExceptionGroup as group:
-        text = ErrorInfo.from_exception(group).traceback
+    group = ExceptionGroup("outer", [ValueError("one"), TypeError("two")])
+    group.__cause__ = raised(KeyError("inner"))
+    text = ErrorInfo.from_exception(raised(group)).traceback
     for expected in ("KeyError: 'inner'", "ValueError: one", "TypeError: two"):
         assert expected in text
 
@@ -169,17 +164,17 @@ def test_kagzis_own_frames_are_left_out_unless_there_are_no_others() -> None:
     code = compile("def call(f): f(1)", own, "exec")
     namespace: dict[str, Any] = {}
     exec(code, namespace)  # noqa: S102 - a frame in a file of Kagzi's
-    try:
+    with pytest.raises(ValueError, match="mine") as users:
         namespace["call"](bad)
-    except ValueError as error:
-        text = ErrorInfo.from_exception(error).traceback
+    text = ErrorInfo.from_exception(users.value).traceback
     assert own not in text
     assert "in bad" in text
-    try:
+    with pytest.raises(errors.ConfigError) as ours:
         errors.reconciliation(None)
-    except errors.ConfigError as error:
-        error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ else None
-        assert "reconciliation" in ErrorInfo.from_exception(error).traceback
+    assert users.value.__traceback__ is not None
+    assert ours.value.__traceback__ is not None
+    only_ours = ours.value.with_traceback(ours.value.__traceback__.tb_next)
+    assert "in reconciliation" in ErrorInfo.from_exception(only_ours).traceback
 
 
 def test_text_that_postgresql_cannot_store_is_cleaned() -> None:
@@ -213,9 +208,8 @@ def test_endless_recursion_is_described_within_bounds() -> None:
     def forever(n: int) -> int:
         return forever(n + 1) + 1
 
-    try:
+    with pytest.raises(RecursionError) as endless:
         forever(0)
-    except RecursionError as error:
-        info = ErrorInfo.from_exception(error)
+    info = ErrorInfo.from_exception(endless.value)
     assert info.type == "RecursionError"
     assert len(info.traceback) <= failure.LONGEST_TRACEBACK

@@ -1,0 +1,44 @@
+"""The command `kagzi`: one file a noun, each loading what it needs only when it runs. A command that fails says why
+and what to do next in one line on stderr, and ends with 1; wrong usage or settings end with 2.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import version as installed
+from typing import Annotated
+
+import typer
+
+from kagzi.cli.dev import dev
+from kagzi.cli.migrate import migrate
+from kagzi.cli.server import server
+
+app = typer.Typer(
+    help="Durable workflows for Python on PostgreSQL.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(dev)
+app.command()(server)
+app.command()(migrate)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"kagzi {installed('kagzi')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and leave.")
+    ] = False,
+) -> None:
+    """What every command shares."""
+
+
+def main() -> None:
+    """The entry point."""
+    app(prog_name="kagzi")

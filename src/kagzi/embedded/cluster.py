@@ -160,7 +160,7 @@ class Cluster:
 
 def environment() -> dict[str, str]:
     """Ours, without the variables that would change what PostgreSQL or initdb does."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PG", "LC_", "LANG"))}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
     return {**kept, "LC_ALL": "C", "TZ": "UTC"}
 
 

@@ -5,6 +5,7 @@ stored in PostgreSQL (no NUL, no lone surrogate), holds no local variables, and 
 Describing an exception never raises one.
 """
 
+import os
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ LONGEST_NAME = 255
 LONGEST_MESSAGE = 4_000
 LONGEST_TRACEBACK = 16_000
 
-_OWN_CODE = str(Path(__file__).resolve().parent.parent)
+_OWN_CODE = f"{Path(__file__).resolve().parent.parent}{os.sep}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,4 @@
-"""Values of workflows and steps as bytes, by annotation: JSON that people can read, and that comes back as it
-was.
+"""Values of workflows and steps as bytes, by annotation: readable JSON that comes back as it was.
 
 `encode` and `decode` with the same annotation give an equal value of the same type, nested and in unions, or
 say no with the path to what is wrong; nothing is ever pickled and nothing silently becomes something else.
@@ -40,6 +39,9 @@ class Payload(msgspec.Struct, frozen=True, gc=False):
     def __repr__(self) -> str:
         # Logs must not hold payloads.
         return f"Payload({len(self.data)} bytes, {self.encoding})"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return [("size", len(self.data)), ("encoding", self.encoding)]
 
 
 class Plan:
@@ -82,13 +84,15 @@ class Plan:
             except Exception:  # noqa: BLE001, S110 - the careful way reads more, or says where it went wrong
                 pass
         try:
-            return self._shape.lift(msgspec.json.decode(data))
+            plain = msgspec.json.decode(data)
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            raise _refused("decode", self.name, Misfit(f"the data is not JSON: {error}")) from None
+        try:
+            return self._shape.lift(plain)
         except Misfit as misfit:
             raise _refused("decode", self.name, misfit) from misfit.__cause__
-        except RecursionError:
-            raise _refused("decode", self.name, Misfit("it nests too deeply")) from None
-        except (msgspec.MsgspecError, ValueError) as error:
-            raise _refused("decode", self.name, Misfit(f"the data is not JSON: {error}")) from None
+        except Exception as error:
+            raise _refused("decode", self.name, Misfit(f"{type(error).__name__}: {error}")) from error
 
 
 def encode(value: Any, annotation: Any = None) -> Payload:

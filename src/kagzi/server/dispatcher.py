@@ -85,8 +85,7 @@ class Dispatcher:
 
     async def stop(self) -> None:
         """Ends all claims; those under way are delivered or put back."""
-        for queue in list(self._queues.values()):
-            await queue.stop(grace=2.0)
+        await asyncio.gather(*(queue.stop(grace=2.0) for queue in self._queues.values()))
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=2.0)
 
@@ -147,6 +146,7 @@ class Dispatcher:
             claim_token=slot.token,
             workflow_type=body.workflow_type,
             version=body.version,
+            task_queue=body.task_queue,
             input=body.input if body.HasField("input") else None,
             now_us=rows.microseconds(now),
             lease_until_us=rows.microseconds(now + self.lease),
@@ -241,12 +241,10 @@ class Queue(Loop):
     async def run(self) -> None:
         tick = time.monotonic()
         while True:
-            if not self._groups:
-                await self._wakeup.wait()
-            pause = max(0.0, tick + self._dispatcher.interval - time.monotonic())
-            if self._due_at is not None:
-                pause = min(pause, max(0.0, self._dispatcher.clock.until(self._due_at) + _PAST))
-            await self._wakeup.wait(pause)
+            # Who joins an empty queue has woken it, and is looked after at once.
+            await self._wakeup.wait(self._nap(tick) if self._groups else None)
+            if self.stopping.is_set():
+                return
             ticked = time.monotonic() >= tick + self._dispatcher.interval
             if ticked:
                 tick = time.monotonic()
@@ -254,6 +252,19 @@ class Queue(Loop):
                 await self._look(ticked)
             except Unreachable:
                 log.warning("queue_waits_for_database", queue=self.name)
+
+    async def stop(self, grace: float = 0.0) -> None:
+        """Ends; a claim under way is delivered first."""
+        self.stopping.set()
+        self._wakeup.set()
+        await super().stop(grace)
+
+    def _nap(self, tick: float) -> float:
+        """How long to wait when nobody wakes the loop: until the next tick, or until something is due."""
+        pause = max(0.0, tick + self._dispatcher.interval - time.monotonic())
+        if self._due_at is not None:
+            pause = min(pause, max(0.0, self._dispatcher.clock.until(self._due_at) + _PAST))
+        return pause
 
     async def _look(self, ticked: bool) -> None:
         due = self._due_at is not None and self._dispatcher.clock.until(self._due_at) <= 0

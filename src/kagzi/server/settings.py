@@ -45,45 +45,45 @@ class Settings(BaseSettings):
     )
 
     # Absent: an embedded PostgreSQL in data_dir.
-    db_url: str | None = Field(None, repr=False)
+    db_url: str | None = Field(default=None, repr=False)
     # Absent: db_url. A pooler cannot carry LISTEN; this names the database behind it.
-    db_listen_url: str | None = Field(None, repr=False)
-    db_pool_size: int = Field(8, ge=2, le=500)
+    db_listen_url: str | None = Field(default=None, repr=False)
+    db_pool_size: int = Field(default=8, ge=2, le=500)
     # 0 behind a pooler that shares connections between transactions.
-    db_statement_cache_size: int = Field(512, ge=0, le=10_000)
+    db_statement_cache_size: int = Field(default=512, ge=0, le=10_000)
     data_dir: Path = Path(".kagzi")
 
     server_host: str = "127.0.0.1"
-    server_port: int = Field(50051, ge=0, le=65_535)
+    server_port: int = Field(default=50051, ge=0, le=65_535)
     server_insecure: bool = False
     server_reflection: bool = False
-    server_drain_timeout_secs: float = Field(6.0, ge=0, le=3_600)
+    server_drain_timeout_secs: float = Field(default=6.0, ge=0, le=3_600)
     http_host: str = "127.0.0.1"
-    http_port: int = Field(8080, ge=0, le=65_535)
+    http_port: int = Field(default=8080, ge=0, le=65_535)
 
-    worker_visibility_timeout_secs: float = Field(30.0, ge=0.3, le=_DAY)
+    worker_visibility_timeout_secs: float = Field(default=30.0, ge=0.3, le=_DAY)
     # Absent: 10 s, or a third of a shorter lease.
-    worker_heartbeat_interval_secs: float | None = Field(None, gt=0, le=_DAY)
-    coordinator_interval_secs: float = Field(5.0, ge=0.05, le=3_600)
-    coordinator_batch_size: int = Field(100, ge=1, le=10_000)
-    coordinator_worker_stale_threshold_secs: float = Field(30.0, ge=0.3, le=_DAY)
+    worker_heartbeat_interval_secs: float | None = Field(default=None, gt=0, le=_DAY)
+    coordinator_interval_secs: float = Field(default=5.0, ge=0.05, le=3_600)
+    coordinator_batch_size: int = Field(default=100, ge=1, le=10_000)
+    coordinator_worker_stale_threshold_secs: float = Field(default=30.0, ge=0.3, le=_DAY)
 
     # Each lane has one commit under way; more lanes make smaller commits.
-    batcher_lanes: int = Field(2, ge=1, le=64)
-    batcher_batch_operations: int = Field(1_000, ge=1, le=10_000)
-    batcher_queue_operations: int = Field(20_000, ge=1, le=10_000_000)
-    batcher_queue_bytes: int = Field(64 * 1024 * 1024, ge=4 * 1024 * 1024)
+    batcher_lanes: int = Field(default=2, ge=1, le=64)
+    batcher_batch_operations: int = Field(default=1_000, ge=1, le=10_000)
+    batcher_queue_operations: int = Field(default=20_000, ge=1, le=10_000_000)
+    batcher_queue_bytes: int = Field(default=64 * 1024 * 1024, ge=4 * 1024 * 1024)
     # How long a call waits for room before it is told to come back later.
-    batcher_patience_secs: float = Field(5.0, ge=0, le=60)
+    batcher_patience_secs: float = Field(default=5.0, ge=0, le=60)
     # How soon a due run is found when every notice of it was lost.
-    dispatcher_interval_secs: float = Field(1.0, ge=0.05, le=60)
+    dispatcher_interval_secs: float = Field(default=1.0, ge=0.05, le=60)
 
     # How long ended runs are kept where their namespace says nothing; 0: for ever.
-    retention_runs_secs: float = Field(30 * _DAY, ge=0, le=3_660 * _DAY)
-    retention_workers_secs: float = Field(_DAY, ge=60, le=3_660 * _DAY)
-    retention_stats_secs: float = Field(14 * _DAY, ge=3_600, le=3_660 * _DAY)
-    limit_history_steps: int = Field(20_000, ge=1)
-    limit_history_bytes: int = Field(50_000_000, ge=1)
+    retention_runs_secs: float = Field(default=30 * _DAY, ge=0, le=3_660 * _DAY)
+    retention_workers_secs: float = Field(default=_DAY, ge=60, le=3_660 * _DAY)
+    retention_stats_secs: float = Field(default=14 * _DAY, ge=3_600, le=3_660 * _DAY)
+    limit_history_steps: int = Field(default=20_000, ge=1)
+    limit_history_bytes: int = Field(default=50_000_000, ge=1)
 
     timezone: str = "UTC"
     log_format: Format = "json"
@@ -145,15 +145,21 @@ class _Unfit(ValueError):
         self.field = field
 
 
-def load(flags: Mapping[str, Any] | None = None, config: str | None = None) -> Settings:
-    """The settings of this process. `flags` are fields by name, those that are None left out; `config` is
-    the path of the TOML file, `KAGZI_CONFIG` when it is None.
+def load(
+    flags: Mapping[str, Any] | None = None,
+    *,
+    config: str | None = None,
+    defaults: Mapping[str, Any] | None = None,
+) -> Settings:
+    """The settings of this process. `flags` are fields by name, those that are None left out; `config` is the
+    path of the TOML file, `KAGZI_CONFIG` when it is None; `defaults` are a command's own.
     """
     _refuse_misspelt()
     path = config or os.environ.get(_CONFIG) or None
     given = {name: value for name, value in (flags or {}).items() if value is not None}
     filed = {} if path is None else _read(Path(path))
-    lower = {name: value for name, value in filed.items() if not os.environ.get(_variable(name))}
+    below = {**(defaults or {}), **filed}
+    lower = {name: value for name, value in below.items() if not os.environ.get(_variable(name))}
     try:
         return Settings(**{**lower, **given})
     except ValidationError as error:
@@ -161,14 +167,14 @@ def load(flags: Mapping[str, Any] | None = None, config: str | None = None) -> S
         cause = problem.get("ctx", {}).get("error")
         name = cause.field if isinstance(cause, _Unfit) else str(problem["loc"][0])
         message = problem["msg"].removeprefix("Value error, ")
-        raise SettingsError(f"{_written(name, given, lower, path)}: {message}") from None
+        raise SettingsError(f"{_written(name, given, filed, path)}: {message}") from None
 
 
 def _written(name: str, given: Mapping[str, Any], filed: Mapping[str, Any], path: str | None) -> str:
     """The setting as its user wrote it, or as it would be written."""
     if name in given:
         return "--" + name.removeprefix("server_").replace("_", "-")
-    if name in filed:
+    if name in filed and not os.environ.get(_variable(name)):
         return f"{name} in {path}"
     return _variable(name)
 
@@ -187,7 +193,7 @@ def _refuse_misspelt() -> None:
             prefix = "KAGZI_COORDINATOR_"
             raise SettingsError(f"{variable} is gone: scheduler and watchdog are the coordinator, see {prefix}…")
         if variable.startswith(PREFIX) and variable not in known:
-            close = get_close_matches(variable, known, n=1, cutoff=0.95)
+            close = get_close_matches(variable, known, n=1, cutoff=0.92)
             if close:
                 raise SettingsError(f"{variable} is no setting: did you mean {close[0]}?")
 

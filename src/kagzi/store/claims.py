@@ -131,15 +131,15 @@ async def recover(connection: Connection, served: Served, slots: Sequence[Slot])
         worker_ids=[slot.worker_id for slot in slots],
         tokens=[slot.token for slot in slots],
     )
-    return await _claimed(connection, served.namespace, found, slots)
+    return await _claimed(connection, served, found, slots)
 
 
 async def _claimed(
-    connection: Connection, namespace: str, running: Sequence[Record], slots: Sequence[Slot]
+    connection: Connection, served: Served, running: Sequence[Record], slots: Sequence[Slot]
 ) -> list[Claimed]:
     if not running:
         return []
-    deliveries = await _deliveries(connection, namespace, running)
+    deliveries = await _deliveries(connection, served, running)
     by_token = {slot.token: slot for slot in slots}
     return [
         Claimed(by_token[delivery.claim_token], delivery, row["crashes"] >= 2)
@@ -152,14 +152,20 @@ async def _settle_poisoned(
 ) -> None:
     """The end of a poisoned run is an end like any other: its parent hears of it, its children fall with it."""
     ended = [
-        Ended(str(row["run_id"]), "FAILED", str(row["parent_run_id"]) if row["parent_run_id"] else None)
+        Ended(
+            str(row["run_id"]),
+            "FAILED",
+            str(row["parent_run_id"]) if row["parent_run_id"] else None,
+            error=_POISON_ERROR,
+        )
         for row in poisoned
     ]
     await endings.lock_parents(connection, namespace, ended)
     await endings.settle(connection, namespace, ended, outcome)
 
 
-async def _deliveries(connection: Connection, namespace: str, claimed: Sequence[Record]) -> list[Delivery]:
+async def _deliveries(connection: Connection, served: Served, claimed: Sequence[Record]) -> list[Delivery]:
+    namespace = served.namespace
     run_ids = [str(row["run_id"]) for row in claimed]
     inputs = {
         row["run_id"]: row for row in await _inputs.fetch(connection, namespace=namespace, run_ids=run_ids)
@@ -176,6 +182,7 @@ async def _deliveries(connection: Connection, namespace: str, claimed: Sequence[
                 claim_token=str(row["claim_token"]),
                 workflow_type=row["workflow_type"],
                 version=row["version"],
+                task_queue=served.task_queue,
                 input=rows.payload(stored["input"], stored["input_encoding"]) if stored else None,
                 history=[_recorded(step) for step in histories.get(row["run_id"], ())],
                 facts=there.get(run_id),

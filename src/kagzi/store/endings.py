@@ -6,7 +6,7 @@ alone that has ended, and exactly one writer gets there.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 from asyncpg import Record
@@ -58,13 +58,13 @@ async def complete(
     )
     parents = {str(row["run_id"]): row["parent_run_id"] for row in found}
     ended = []
-    for operation in operations:
+    for operation, output in zip(operations, outputs, strict=True):
         if operation.run_id not in parents:
             operation.answer = errors.lease_lost(operation.run_id)
             continue
         operation.answer = EndAnswer(status=rows.RUN_STATUS["COMPLETED"])
         parent = parents[operation.run_id]
-        ended.append(Ended(operation.run_id, "COMPLETED", str(parent) if parent else None))
+        ended.append(Ended(operation.run_id, "COMPLETED", str(parent) if parent else None, output))
     await settle(connection, namespace, ended, outcome)
 
 
@@ -102,7 +102,8 @@ async def fail(
                 aside.append((operation.run_id, operation.body.failed_step_id))
     if aside:
         await _set_aside(connection, namespace, aside, outcome)
-    await settle(connection, namespace, _ended(found), outcome)
+    kept = {run_id: error for run_id, (_, error, _) in zip(run_ids, decided, strict=True)}
+    await settle(connection, namespace, _ended(found, kept), outcome)
 
 
 def _decide(body: Fail, row: Record) -> tuple[str, str, int | None]:
@@ -157,19 +158,20 @@ async def _request(
     connection: Connection, namespace: str, reasons: dict[str, str], outcome: Outcome
 ) -> dict[str, str]:
     """Writes cancel requests for locked runs; answers the status of those that had not ended."""
+    kept = {run_id: cancelled_error(reason) for run_id, reason in reasons.items()}
     found = await _cancel.fetch(
         connection,
         namespace=namespace,
         run_ids=list(reasons),
         reasons=list(reasons.values()),
-        errors=[cancelled_error(reason) for reason in reasons.values()],
+        errors=list(kept.values()),
     )
     for row in found:
         if row["status"] == "RUNNING":
             outcome.told.append(str(row["run_id"]))
         elif row["status"] in LIVE:
             outcome.becomes_due(row["task_queue"], None)
-    await settle(connection, namespace, _ended(found), outcome)
+    await settle(connection, namespace, _ended(found, kept), outcome)
     return {str(row["run_id"]): row["status"] for row in found}
 
 
@@ -184,12 +186,15 @@ async def terminate(
     connection: Connection, namespace: str, operations: Sequence[Operation], fence: Fence, outcome: Outcome
 ) -> None:
     """Ends runs now and answers the status each has then."""
+    kept = {
+        operation.run_id: _error("Terminated", operation.body.reason or "terminated") for operation in operations
+    }
     found = await _terminate.fetch(
         connection,
         namespace=namespace,
-        run_ids=[operation.run_id for operation in operations],
-        statuses=["CANCELLED"] * len(operations),
-        errors=[_error("Terminated", operation.body.reason or "terminated") for operation in operations],
+        run_ids=list(kept),
+        statuses=["CANCELLED"] * len(kept),
+        errors=list(kept.values()),
     )
     statuses = {str(row["run_id"]): row["status"] for row in found}
     for operation in operations:
@@ -198,7 +203,7 @@ async def terminate(
         status = statuses.get(operation.run_id, lock.status)
         operation.answer = TerminateWorkflowResponse(status=rows.RUN_STATUS[status])
     outcome.told.extend(statuses)
-    await settle(connection, namespace, _ended(found), outcome)
+    await settle(connection, namespace, _ended(found, kept), outcome)
 
 
 async def replace(connection: Connection, namespace: str, run_id: str, by: str, outcome: Outcome) -> None:
@@ -235,7 +240,7 @@ async def end_by_force(
         errors=[error] * len(run_ids),
     )
     outcome.told.extend(str(row["run_id"]) for row in found)
-    await settle(connection, namespace, _ended(found), outcome)
+    await settle(connection, namespace, _ended(found, dict.fromkeys(run_ids, error)), outcome)
 
 
 async def lock_parents(connection: Connection, namespace: str, ended: Sequence[Ended]) -> None:
@@ -254,7 +259,9 @@ async def _lock_with_parents(connection: Connection, namespace: str, run_ids: Se
 async def continue_as_new(
     connection: Connection, namespace: str, operations: Sequence[Operation], outcome: Outcome
 ) -> None:
-    """Ends runs and stores their successors. Nobody is told of an end: whoever waits goes on waiting for the successor."""
+    """Ends runs and stores their successors. A parent is not told of an end: whoever waits goes on waiting for the
+    successor.
+    """
     for operation in operations:
         body: ContinueAsNew = operation.body
         keeps = await _dedupe.first(connection, namespace=namespace, run_id=operation.run_id)
@@ -285,6 +292,7 @@ async def continue_as_new(
         )
         assert row is not None
         outcome.becomes_due(row["task_queue"], None)
+        outcome.ended.append(Ended(operation.run_id, "COMPLETED", None, continued_as=body.new_run_id))
         operation.answer = EndAnswer(status=rows.RUN_STATUS["COMPLETED"])
 
 
@@ -336,9 +344,15 @@ def answer(row: Record) -> EndAnswer:
     return given
 
 
-def _ended(found: Iterable[Record]) -> list[Ended]:
+def _ended(found: Iterable[Record], kept: Mapping[str, str]) -> list[Ended]:
+    """Those of the rows that have ended, with the error that was written."""
     return [
-        Ended(str(row["run_id"]), row["status"], str(row["parent_run_id"]) if row["parent_run_id"] else None)
+        Ended(
+            str(row["run_id"]),
+            row["status"],
+            str(row["parent_run_id"]) if row["parent_run_id"] else None,
+            error=kept[str(row["run_id"])],
+        )
         for row in found
         if row["status"] in TERMINAL
     ]

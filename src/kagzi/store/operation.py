@@ -11,7 +11,7 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from kagzi.protocol.v1.common_pb2 import ErrorDetail
+from kagzi.protocol.v1.common_pb2 import ErrorDetail, Payload
 
 
 class Kind(IntEnum):
@@ -102,11 +102,16 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A run that reached its terminal state."""
+    """A run that reached its terminal state, with what whoever waits for it wants to know, as far as it was at hand."""
 
     run_id: str
     status: str
     parent_run_id: str | None
+    output: Payload | None = None
+    # The stored error of a run that did not end well.
+    error: str | None = None
+    # The run that goes on in its place: whoever waits for this one waits for that.
+    continued_as: str | None = None
 
 
 @dataclass(slots=True)

@@ -219,6 +219,11 @@ def microseconds(moment: datetime) -> int:
     return (moment - _EPOCH) // _MICROSECOND
 
 
+def moment(microseconds: int) -> datetime:
+    """The time that is so many microseconds after 1970."""
+    return _EPOCH + microseconds * _MICROSECOND
+
+
 def labels(text: str | None) -> dict[str, str]:
     """Stored labels."""
     return {} if text is None else msgspec.json.decode(text, type=dict[str, str])

@@ -132,14 +132,15 @@ where exists (select 1 from kagzi.stats s
 -- name: forget_stats
 -- Deletes counts older than they are kept. Locks them in key order; nobody writes to a minute that old.
 with old as materialized (
-    select s.minute, s.server_id
+    select s.minute, s.server_id, s.workflow_type
     from kagzi.stats s
     where s.namespace = :namespace and s.minute < kagzi.now() - :keep::interval
-    order by s.minute, s.server_id
+    order by s.minute, s.server_id, s.workflow_type
     limit :batch
     for no key update skip locked
 )
 delete from kagzi.stats s
 using old
 where s.namespace = :namespace and s.minute = old.minute and s.server_id = old.server_id
+  and s.workflow_type = old.workflow_type
 returning s.minute;

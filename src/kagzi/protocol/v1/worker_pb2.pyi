@@ -414,6 +414,7 @@ class Delivery(_message.Message):
     STATE_NUMBER_FIELD_NUMBER: _builtins.int
     ROOT_RUN_ID_FIELD_NUMBER: _builtins.int
     HANDLER_FIELD_NUMBER: _builtins.int
+    TASK_QUEUE_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     """The run."""
     claim_token: _builtins.str
@@ -446,6 +447,8 @@ class Delivery(_message.Message):
     """The number of the last document set with SetState."""
     root_run_id: _builtins.str
     """The first run of its lineage."""
+    task_queue: _builtins.str
+    """The queue it came from."""
     @_builtins.property
     def input(self) -> _common_pb2.Payload:
         """The input; absent when it has none."""
@@ -504,10 +507,11 @@ class Delivery(_message.Message):
         state_number: _builtins.int = ...,
         root_run_id: _builtins.str = ...,
         handler: _automation_pb2.HandlerTask | None = ...,
+        task_queue: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "deadline_at", b"deadline_at", "handler", b"handler", "input", b"input", "scheduled_for", b"scheduled_for"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "claim_token", b"claim_token", "created_at", b"created_at", "deadline_at", b"deadline_at", "external_id", b"external_id", "facts", b"facts", "handler", b"handler", "history", b"history", "input", b"input", "labels", b"labels", "last_token", b"last_token", "lease_until_us", b"lease_until_us", "more", b"more", "now_us", b"now_us", "parent_run_id", b"parent_run_id", "resident", b"resident", "root_run_id", b"root_run_id", "run_id", b"run_id", "scheduled_for", b"scheduled_for", "seed", b"seed", "state_number", b"state_number", "version", b"version", "workflow_type", b"workflow_type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "claim_token", b"claim_token", "created_at", b"created_at", "deadline_at", b"deadline_at", "external_id", b"external_id", "facts", b"facts", "handler", b"handler", "history", b"history", "input", b"input", "labels", b"labels", "last_token", b"last_token", "lease_until_us", b"lease_until_us", "more", b"more", "now_us", b"now_us", "parent_run_id", b"parent_run_id", "resident", b"resident", "root_run_id", b"root_run_id", "run_id", b"run_id", "scheduled_for", b"scheduled_for", "seed", b"seed", "state_number", b"state_number", "task_queue", b"task_queue", "version", b"version", "workflow_type", b"workflow_type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

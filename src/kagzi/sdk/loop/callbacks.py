@@ -93,7 +93,7 @@ class Callbacks(Refusals):
         """A durable timer. Without a delay it is due on the next turn, with an endless one never."""
         if math.isnan(delay):
             raise ValueError("a timer needs a delay that is a number")
-        timer = Timer(self.time() + delay, callback, args, self, context)
+        timer = Timer(delay, callback, args, self, context)
         timer.fired, timer.stop = False, None
         if delay <= 0:
             self._ready.append(timer)

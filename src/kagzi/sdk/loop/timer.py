@@ -29,6 +29,11 @@ class Timer(asyncio.TimerHandle):
     fired: bool
     stop: Callable[[], None] | None
 
+    def when(self) -> float:
+        """On the loop's clock. Asked for only when somebody asks: a reading of the clock may have to be recorded."""
+        # asyncio.Handle keeps its loop here.
+        return float(self._loop.time() + self._when)  # type: ignore[attr-defined]
+
     def start(self, clock: Clock, delay: float, due: Callable[["Timer"], None]) -> None:
         def fire() -> None:
             if not self.fired and not self.cancelled():

@@ -22,6 +22,10 @@ def is_typed_dict(cls: Any) -> bool:
     return isinstance(cls, type) and issubclass(cls, dict) and hasattr(cls, "__required_keys__")
 
 
+def is_struct(cls: Any) -> bool:
+    return isinstance(cls, type) and issubclass(cls, msgspec.Struct)
+
+
 def is_named_tuple(cls: Any) -> bool:
     return isinstance(cls, type) and issubclass(cls, tuple) and hasattr(cls, "_fields")
 

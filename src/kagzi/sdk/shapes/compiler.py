@@ -53,6 +53,14 @@ _ABSTRACT: dict[Any, tuple[type, ...]] = {
 _WRAPPERS = (Required, NotRequired, Final, ClassVar, getattr(typing, "ReadOnly", Final))
 _BUILTIN = {cls.__name__: cls for cls in (*EXACT, *KINDS, datetime, time, tuple, set, frozenset)}
 
+_WITH_FIELDS: tuple[tuple[Callable[[Any], bool], Any, Any], ...] = (
+    (model.is_model, model.Model, model.Model.define_model),
+    (classes.is_typed_dict, Keyed, classes.define_typed_dict),
+    (classes.is_named_tuple, Row, classes.define_named_tuple),
+    (classes.is_struct, Record, classes.define_struct),
+    (dataclasses.is_dataclass, Record, classes.define_dataclass),
+)
+
 
 class Compiler:
     """Makes the shape of one annotation, knowing the classes it is in the middle of."""
@@ -106,6 +114,9 @@ class Compiler:
                     scalars |= {(type(option), option): option for option in member.options}
                 else:
                     members.setdefault((type(member), member.name, getattr(member, "cls", None)), member)
+        # What `str` says already, a Literal of text need not say again.
+        whole = {member.cls for member in members.values() if isinstance(member, Exact)}
+        scalars = {key: option for key, option in scalars.items() if type(option) not in whole}
         flat = [*members.values(), *([Choice([*scalars.values()])] if scalars else [])]
         return flat[0] if len(flat) == 1 else Union(flat, _tags(flat))
 
@@ -156,39 +167,26 @@ class Compiler:
 
     def _class(self, annotation: Any) -> Shape:
         cls = get_origin(annotation) or annotation
-        if annotation in self._classes:
-            return self._classes[annotation]
         if not isinstance(cls, type):
             raise _unsupported(annotation)
         if issubclass(cls, Enum):
             return Enumeration(cls)
         if model.is_root_model(cls):
             return self._referred(annotation, cls.__name__, lambda: model.Root(cls, self.shape))
-        return self._record(annotation, cls)
-
-    def _record(self, annotation: Any, cls: type) -> Shape:
-        arguments = ", ".join(self.shape(argument).name for argument in get_args(annotation))
-        name = f"{cls.__name__}[{arguments}]" if arguments else cls.__name__
-        if model.is_model(cls):
-            self._classes[annotation] = found = model.Model(name, cls)
-            found.define_model(self.shape)
-            return found
-        if classes.is_named_tuple(cls):
-            self._classes[annotation] = row = Row(name, cls)
-            classes.define_named_tuple(row, annotation, self.shape)
-            return row
-        if classes.is_typed_dict(cls):
-            self._classes[annotation] = keyed = Keyed(name, cls, instance=dict)
-            classes.define_typed_dict(keyed, annotation, self.shape)
-            return keyed
-        if issubclass(cls, msgspec.Struct) or dataclasses.is_dataclass(cls):
-            self._classes[annotation] = record = Record(name, cls)
-            define = classes.define_struct if issubclass(cls, msgspec.Struct) else classes.define_dataclass
-            define(record, annotation, self.shape)
-            return record
+        for recognised, kind, define in _WITH_FIELDS:
+            if recognised(cls):
+                if annotation not in self._classes:
+                    # Known before its fields are, for they may be of the class itself.
+                    self._classes[annotation] = made = kind(self._class_name(cls, annotation), cls)
+                    define(made, annotation, self.shape)
+                return self._classes[annotation]
         if model.is_foreign(cls):
             return model.Foreign(cls)
         raise _unsupported(annotation)
+
+    def _class_name(self, cls: type, annotation: Any) -> str:
+        arguments = ", ".join(self.shape(argument).name for argument in get_args(annotation))
+        return f"{cls.__name__}[{arguments}]" if arguments else cls.__name__
 
 
 class Reference(Shape):

@@ -41,7 +41,7 @@ class Model(Record):
 
     __slots__ = ("_extra", "_hidden")
 
-    def define_model(self, compile: Compile) -> None:
+    def define_model(self, _annotation: Any, compile: Compile) -> None:
         cls = self.cls
         _complete(cls)
         self._extra = compile(Any) if cls.model_config.get("extra") == "allow" else None
@@ -63,6 +63,8 @@ class Model(Record):
         out = super().lower(value)
         if self._extra is not None:
             for key, item in (value.__pydantic_extra__ or {}).items():
+                if key == TAG:
+                    raise Misfit(f"the key {TAG!r} is Kagzi's own. Rename it")
                 try:
                     out[key] = self._extra.lower(item)
                 except Misfit as misfit:
@@ -178,8 +180,8 @@ def _validated(validate: Callable[[], Any], name: str) -> Any:
     try:
         return validate()
     except sys.modules["pydantic"].ValidationError as error:
-        # Without the input, which would be the payload in a log.
-        first = error.errors(include_input=False, include_url=False, include_context=False)[0]
+        # Only its place and message: with the input, which it holds too, a log would hold the payload.
+        first = error.errors()[0]
         misfit = Misfit(f"{name} refused it: {first['msg']}")
         for step in reversed(first["loc"]):
             misfit.within(f"[{step}]" if isinstance(step, int) else key_step(step))

@@ -58,7 +58,7 @@ class Moment(Shape):
             if zoned := _ZONED.fullmatch(plain):
                 return self._in_zone(*zoned.groups())
             return self._with_offset(plain)
-        except ZoneInfoNotFoundError:
+        except (ZoneInfoNotFoundError, OSError):
             raise Misfit("its time zone is unknown on this machine. Install the package tzdata") from None
         except (ValueError, msgspec.ValidationError):
             raise Misfit(f"expected {self.name} as RFC 3339 text") from None

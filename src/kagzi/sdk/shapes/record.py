@@ -47,10 +47,10 @@ class Record(Shape):
     kinds = frozenset(["object"])
     inline = True
 
-    def __init__(self, name: str, cls: type, *, instance: type | None = None) -> None:
+    def __init__(self, name: str, cls: type) -> None:
         self.name = name
         self.cls: Any = cls
-        self._instance: Any = instance or cls
+        self._instance: Any = cls
         self.fields: Sequence[Field] = ()
         self.native = False
 
@@ -174,6 +174,10 @@ class Keyed(Record):
     """A TypedDict: a dict with declared keys."""
 
     __slots__ = ()
+
+    def __init__(self, name: str, cls: type) -> None:
+        super().__init__(name, cls)
+        self._instance = dict
 
     def fits(self, value: Any) -> bool:
         return (

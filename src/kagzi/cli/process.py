@@ -1,0 +1,85 @@
+"""How a command runs until it is told to stop: on uvloop where it exists, with SIGTERM and SIGINT as the ordinary way
+to end. The first signal ends the work in order and the command with 0; a second one ends the process at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from kagzi.server.app import Server
+    from kagzi.server.settings import Settings
+
+T = TypeVar("T")
+
+# What closing may take beyond the time that calls under way are given.
+_CLOSING_SECS = 3.5
+
+
+def run(work: Coroutine[object, object, T]) -> T:
+    """Runs to the end and answers."""
+    factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
+    with contextlib.suppress(ImportError):
+        import uvloop
+
+        factory = uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
+        return runner.run(work)
+
+
+async def until_signalled(work: Callable[[], Awaitable[None]]) -> None:
+    """Does `work`, which is cancelled by the first signal and then closes what it opened."""
+    loop = asyncio.get_running_loop()
+    task = asyncio.current_task()
+    assert task is not None
+    signals = (signal.SIGTERM, signal.SIGINT)
+    told = False
+
+    def end() -> None:
+        nonlocal told
+        told = True
+        for number in signals:
+            loop.remove_signal_handler(number)
+        task.cancel()
+
+    for number in signals:
+        loop.add_signal_handler(number, end)
+    try:
+        await work()
+    except asyncio.CancelledError:
+        if not told:
+            raise
+        task.uncancel()
+
+
+@contextlib.asynccontextmanager
+async def database(settings: Settings, *, up_to_date: bool = True) -> AsyncIterator[str]:
+    """The address of the database: the one the settings name, left as it is, else an embedded PostgreSQL."""
+    if settings.db_url is not None:
+        yield settings.db_url
+        return
+    from kagzi.embedded import Embedded
+    from kagzi.store import migrate
+
+    async with Embedded(settings.data_dir) as embedded:
+        if up_to_date:
+            await migrate.apply(embedded.url)
+        yield embedded.url
+
+
+async def serve(settings: Settings, url: str, ready: Callable[[Server], None]) -> None:
+    """Serves until it is cancelled; `ready` is called once it does."""
+    from kagzi.server.app import Server
+
+    server = Server(settings, url)
+    await server.start()
+    try:
+        ready(server)
+        await asyncio.Event().wait()
+    finally:
+        async with asyncio.timeout(settings.server_drain_timeout_secs + _CLOSING_SECS):
+            await server.stop()

@@ -1,0 +1,70 @@
+"""`kagzi server`: one server in the foreground. It changes no schema of a database that it was given: a role without
+the right to is enough.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kagzi.cli.problems import explained
+
+if TYPE_CHECKING:
+    from kagzi.server.app import Server
+    from kagzi.server.settings import Settings
+
+Config = Annotated[Path | None, typer.Option(help="A TOML file with settings; KAGZI_CONFIG names one too.")]
+Host = Annotated[str | None, typer.Option(help="Where to listen; 127.0.0.1 unless told otherwise.")]
+Port = Annotated[int | None, typer.Option(help="The port for gRPC, 50051 unless told otherwise; 0: any free one.")]
+DataDir = Annotated[Path | None, typer.Option(help="Where the embedded PostgreSQL lives when no database is named.")]
+Insecure = Annotated[bool | None, typer.Option("--insecure", help="Listen beyond loopback without TLS and keys.")]
+LogLevel = Annotated[str | None, typer.Option(help="debug, info, warning or error.")]
+LogFormat = Annotated[str | None, typer.Option(help="json or console.")]
+
+
+def server(
+    host: Host = None,
+    port: Port = None,
+    config: Config = None,
+    data_dir: DataDir = None,
+    insecure: Insecure = None,
+    reflection: Annotated[bool | None, typer.Option("--reflection", help="Let tools ask for the contract.")] = None,
+    log_level: LogLevel = None,
+    log_format: LogFormat = None,
+) -> None:
+    """Serve until SIGTERM or Ctrl-C. The database is the one KAGZI_DB_URL names, with its schema up to date."""
+    with explained():
+        from kagzi.cli.process import run, until_signalled
+        from kagzi.server import logs
+        from kagzi.server.settings import load
+
+        flags = {
+            "server_host": host,
+            "server_port": port,
+            "data_dir": data_dir,
+            "server_insecure": insecure,
+            "server_reflection": reflection,
+            "log_level": log_level,
+            "log_format": log_format,
+        }
+        settings = load(flags, config=None if config is None else str(config))
+        logs.configure(settings.log_format, settings.log_level)
+        run(until_signalled(lambda: _serve(settings)))
+
+
+async def _serve(settings: Settings) -> None:
+    from kagzi.cli.process import database, serve
+    from kagzi.server.app import StartError
+    from kagzi.store import migrate
+
+    async with database(settings) as url:
+        missing = await migrate.pending(url)
+        if missing:
+            raise StartError(f"the database lacks the migrations {', '.join(missing)}: run `kagzi migrate`")
+        await serve(settings, url, _ready)
+
+
+def _ready(server: Server) -> None:
+    typer.echo(f"Kagzi listens on {server.address}")

@@ -1,0 +1,295 @@
+"""What users declare: workflows and steps. A declaration is checked where it is written: its names, its options, and that
+its annotations can be encoded. Calling a decorated function calls the function itself, so that it stays testable.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+import sys
+import typing
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
+
+from kagzi.sdk import duration, payload
+from kagzi.sdk.duration import Duration
+from kagzi.sdk.errors import ConfigError, PayloadError
+from kagzi.sdk.retry import Retry
+
+if TYPE_CHECKING:
+    from kagzi.sdk.context import Context
+
+P = ParamSpec("P")
+R = TypeVar("R")
+I = TypeVar("I")  # noqa: E741 - a workflow's input, beside its output O
+O = TypeVar("O")  # noqa: E741 - a workflow's output, beside its input I
+
+_NAME_BYTES = 255
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Step(Generic[P, R]):
+    """A function that runs once and whose result is kept. Made by `@step`."""
+
+    function: Callable[P, Any]
+    retry: Retry | None = None
+    timeout: timedelta | None = None
+    effect: bool = False
+    # Asked what became of an effect whose outcome is unknown; a list, so that `.reconcile` can follow the declaration.
+    reconcilers: list[Callable[..., Any]] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return getattr(self.function, "__name__", "step")
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        return self.function(*args, **kwargs)
+
+    def with_options(self, *, retry: Retry | None = None, timeout: Duration | None = None) -> Step[P, R]:
+        """The same step with other options, for one call."""
+        return replace(
+            self,
+            retry=self.retry if retry is None else _checked_retry(retry),
+            timeout=self.timeout if timeout is None else duration.parse(timeout),
+        )
+
+    def reconcile(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Declares how to find out whether the effect happened. Called with the idempotency key and the arguments;
+        returns Applied(result), Absent or Unclear.
+        """
+        if not self.effect:
+            raise ConfigError(f"step {self.name!r} needs no reconciler: only @step(effect=True) can be in doubt")
+        if self.reconcilers:
+            raise ConfigError(f"step {self.name!r} has a reconciler already")
+        self.reconcilers.append(function)
+        return function
+
+
+@overload
+def step(function: Callable[P, Coroutine[Any, Any, R]], /) -> Step[P, R]: ...
+
+
+@overload
+def step(function: Callable[P, R], /) -> Step[P, R]: ...
+
+
+@overload
+def step(*, retry: Retry | None = None, timeout: Duration | None = None, effect: bool = False) -> _StepDecorator: ...
+
+
+def step(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    retry: Retry | None = None,
+    timeout: Duration | None = None,
+    effect: bool = False,
+) -> Any:
+    """Declares a step: `@step` or `@step(retry=…, timeout=…, effect=…)`."""
+
+    def declare(function: Callable[..., Any]) -> Step[..., Any]:
+        if not callable(function):
+            raise ConfigError(f"@step goes on a function, not on {function!r}")
+        _check_annotation(getattr(function, "__name__", "step"), "returns", result_of(function))
+        made: Step[..., Any] = Step(
+            function,
+            retry=None if retry is None else _checked_retry(retry),
+            timeout=None if timeout is None else duration.parse(timeout),
+            effect=effect,
+        )
+        return made
+
+    return declare if function is None else declare(function)
+
+
+class _StepDecorator(typing.Protocol):
+    """`@step(…)`: keeps the types of the function it is put on."""
+
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Step[P, R]: ...
+
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Step[P, R]: ...
+
+    def __call__(self, function: Any, /) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Workflow(Generic[I, O]):
+    """A function that survives crashes. Made by `@workflow`."""
+
+    function: Callable[..., Awaitable[Any]]
+    name: str
+    queue: str | None = None
+    version: str = ""
+    retry: Retry | None = None
+    step_retry: Retry | None = None
+    timeout: timedelta | None = None
+    strict_inputs: bool = False
+    takes_input: bool = False
+    input: Any = None
+    output: Any = None
+    # Another hash means other code: a run that this code could not go on with may be tried with that.
+    definition_hash: str = ""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Awaitable[Any]:
+        return self.function(*args, **kwargs)
+
+
+@overload
+def workflow(function: Callable[[Context], Awaitable[O]], /) -> Workflow[None, O]: ...
+
+
+@overload
+def workflow(function: Callable[[Context, I], Awaitable[O]], /) -> Workflow[I, O]: ...
+
+
+@overload
+def workflow(
+    *,
+    name: str | None = None,
+    queue: str | None = None,
+    version: str = "",
+    retry: Retry | None = None,
+    step_retry: Retry | None = None,
+    timeout: Duration | None = None,
+    strict_inputs: bool = False,
+) -> _WorkflowDecorator: ...
+
+
+def workflow(
+    function: Callable[..., Awaitable[Any]] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    queue: str | None = None,
+    version: str = "",
+    retry: Retry | None = None,
+    step_retry: Retry | None = None,
+    timeout: Duration | None = None,
+    strict_inputs: bool = False,
+) -> Any:
+    """Declares a workflow: `@workflow` or `@workflow(name=…, queue=…, version=…, retry=…, …)`."""
+
+    def declare(function: Callable[..., Awaitable[Any]]) -> Workflow[Any, Any]:
+        called = str(name or getattr(function, "__name__", ""))
+        _check_name(called, "name")
+        if not inspect.iscoroutinefunction(function):
+            raise ConfigError(f"workflow {called!r} must be an `async def` function that takes a Context")
+        takes_input, given = _input_of(called, function)
+        output = result_of(function)
+        _check_annotation(called, "takes", given)
+        _check_annotation(called, "returns", output)
+        if queue is not None:
+            _check_name(queue, "queue")
+        if version:
+            _check_name(version, "version")
+        return Workflow(
+            function,
+            called,
+            queue=queue,
+            version=version,
+            retry=None if retry is None else _checked_retry(retry),
+            step_retry=None if step_retry is None else _checked_retry(step_retry),
+            timeout=None if timeout is None else duration.parse(timeout),
+            strict_inputs=strict_inputs,
+            takes_input=takes_input,
+            input=given,
+            output=output,
+            definition_hash=_hash(function),
+        )
+
+    return declare if function is None else declare(function)
+
+
+class _WorkflowDecorator(typing.Protocol):
+    """`@workflow(…)`: keeps the types of the function it is put on."""
+
+    @overload
+    def __call__(self, function: Callable[[Context], Awaitable[O]], /) -> Workflow[None, O]: ...
+
+    @overload
+    def __call__(self, function: Callable[[Context, I], Awaitable[O]], /) -> Workflow[I, O]: ...
+
+    def __call__(self, function: Any, /) -> Any: ...
+
+
+def as_step(function: Callable[..., Any]) -> Step[..., Any]:
+    """Any function as a step; a declared one as it is."""
+    if isinstance(function, Step):
+        return function
+    if not callable(function):
+        raise ConfigError(f"a step runs a function, not {function!r}: pass the function and its arguments separately")
+    return Step(function)
+
+
+@functools.lru_cache(maxsize=4_096)
+def result_of(function: Callable[..., Any]) -> Any:
+    """What a function is annotated to return; None when it does not say."""
+    return _annotations(function).get("return")
+
+
+def _annotations(function: Callable[..., Any]) -> dict[str, Any]:
+    plain = inspect.unwrap(function)
+    while isinstance(plain, functools.partial):
+        plain = plain.func
+    try:
+        found = typing.get_type_hints(plain, include_extras=True)
+    except (NameError, TypeError, AttributeError):
+        # A name that exists only for type checkers: the value is then encoded by what it is.
+        found = {}
+    if "return" in found and found["return"] is type(None):
+        found["return"] = None.__class__
+    return found
+
+
+def _input_of(name: str, function: Callable[..., Any]) -> tuple[bool, Any]:
+    parameters = list(inspect.signature(function).parameters.values())
+    plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    if not 1 <= len(parameters) <= 2 or any(parameter.kind not in plain for parameter in parameters):
+        raise ConfigError(
+            f"workflow {name!r} must take a Context and at most one input, as `async def {name}(ctx: Context, order: Order)`:"
+            " put several values into one dataclass"
+        )
+    if len(parameters) == 1:
+        return False, None
+    return True, _annotations(function).get(parameters[1].name)
+
+
+def _check_annotation(name: str, verb: str, annotation: Any) -> None:
+    """Raises PayloadError here, where the type is declared, and not in the middle of a run."""
+    if annotation is not None:
+        try:
+            payload.plan(annotation)
+        except PayloadError as error:
+            error.add_note(f"{name!r} {verb} it")
+            raise
+
+
+def _check_name(name: str, field_name: str) -> None:
+    if not isinstance(name, str) or not name or len(name.encode()) > _NAME_BYTES or not name.isprintable():
+        raise ConfigError(f"{field_name} must be 1 to {_NAME_BYTES} bytes of printable text, got {name!r}")
+
+
+def _checked_retry(retry: Retry) -> Retry:
+    if not isinstance(retry, Retry):
+        raise ConfigError(f"retry must be a Retry(...), got {retry!r}")
+    return retry
+
+
+def _hash(function: Callable[..., Any]) -> str:
+    """Changes when the workflow's module changes. asyncio schedules differently between minor versions of Python, so the
+    version is part of it.
+    """
+    try:
+        module = inspect.getmodule(function)
+        source = inspect.getsource(module) if module is not None else inspect.getsource(function)
+    except (OSError, TypeError):
+        code = getattr(function, "__code__", None)
+        source = repr((code.co_code, code.co_names, code.co_consts)) if code is not None else repr(function)
+    qualified = f"{function.__module__}.{function.__qualname__}"
+    text = f"{sys.version_info[:2]}\n{qualified}\n{source}"
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,0 +1,50 @@
+"""The worker, as a run sees it: where its operations go, and what it may use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import TYPE_CHECKING, Any, Protocol
+
+from google.protobuf.message import Message
+
+from kagzi.protocol.v1.worker_pb2 import Answer
+from kagzi.sdk.codec import Chain
+from kagzi.sdk.definition import Workflow
+
+if TYPE_CHECKING:
+    from kagzi.sdk.execution import Execution
+
+
+class Host(Protocol):
+    """What an execution needs of its worker. Everything is called on the worker's loop."""
+
+    namespace: str
+    codecs: Chain
+    executor: Executor
+
+    def send(
+        self, run: Execution, name: str, body: Message, answered: Callable[[Answer | None], None] | None = None
+    ) -> None:
+        """Sends an operation with the next frame, after those sent before. `answered` gets the answer, or None when
+        it was plainly accepted.
+        """
+        ...
+
+    def send_soon(self, run: Execution, name: str, body: Message) -> Callable[[], bool]:
+        """Sends an operation with a frame that leaves anyway, or a little later. The answer withdraws it, and says
+        whether it had not left.
+        """
+        ...
+
+    def may_begin(self, run: Execution) -> bool:
+        """Whether the run's lease is young enough to begin a step."""
+        ...
+
+    def done(self, run: Execution) -> None:
+        """The run was given away, has ended, or was dropped."""
+        ...
+
+    def workflow(self, name: str) -> Workflow[Any, Any] | None:
+        """A workflow of this worker."""
+        ...

@@ -1,0 +1,165 @@
+"""A step that the code waits for: its place in the history, the future the code awaits, and what is known of it so far."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Any
+
+import uuid_utils
+
+from kagzi.protocol.v1.common_pb2 import (
+    STEP_RUNNING,
+    STEP_STATUS_UNSPECIFIED,
+    Failure,
+    Payload,
+    RetryPolicy,
+    StepStatus,
+)
+from kagzi.protocol.v1.worker_pb2 import StartChild, StepCompleted, StepFailed, StepStarted
+from kagzi.sdk.definition import Step
+from kagzi.sdk.history import Request
+
+
+class State(Enum):
+    """What a step is doing."""
+
+    # Asked for; the run has not come to rest since.
+    NEW = auto()
+    # Its body may run once everything before it is durable.
+    WAITING = auto()
+    # Its body runs, or its intent is on its way.
+    RUNNING = auto()
+    # It waits for time, a signal, a child, a person, or a further attempt.
+    HELD = auto()
+    # The code has its result, or gave it up.
+    CLOSED = auto()
+
+
+@dataclass(slots=True, eq=False)
+class Pending:
+    """One requested step until its result is handed over."""
+
+    request: Request
+    future: asyncio.Future[Any]
+    # Turns the recorded bytes into what the code gets.
+    decode: Callable[[Payload | None], Any]
+    state: State = State.NEW
+    attempt_id: str = ""
+    attempt_number: int = 0
+    input_hash: int = 0
+    # A FUNCTION: what to run.
+    step: Step[..., Any] | None = None
+    arguments: tuple[Any, ...] = ()
+    keywords: dict[str, Any] = field(default_factory=dict)
+    retry: RetryPolicy | None = None
+    # A SLEEP or a SIGNAL with a timeout: how long, until the server says until when.
+    duration_ms: int | None = None
+    # When it is due, on the database's clock: timer, end of waiting, next attempt.
+    due_us: int | None = None
+    # A SIGNAL: its name. A CHILD_WORKFLOW: the child, and what to start.
+    target: str = ""
+    child_run_id: str = ""
+    start_child: StartChild | None = None
+    # It is on record, or the operation that records it has left.
+    recorded: bool = False
+    # Takes back a StepStarted that has not left.
+    withdraw: Callable[[], bool] | None = None
+    # Stops what runs.
+    stop: Callable[[], None] | None = None
+    # How often a reconciler could not say.
+    unclear: int = 0
+
+    @property
+    def step_id(self) -> str:
+        return self.request.step_id
+
+    @property
+    def effect(self) -> bool:
+        return self.step is not None and self.step.effect
+
+    def first_attempt(self) -> None:
+        """Goes on from the attempt on record, or is the first one."""
+        record = self.request.record
+        if record is not None and record.status == STEP_RUNNING:
+            self.attempt_id, self.attempt_number, self.recorded = record.attempt_id, record.attempt_number, True
+        else:
+            self.attempt_number = 0 if record is None else record.attempt_number
+            self.next_attempt()
+
+    def next_attempt(self) -> None:
+        """A further attempt, under an id of its own."""
+        self.attempt_id = str(uuid_utils.uuid4())
+        self.attempt_number += 1
+        self.recorded = False
+
+    def started(self) -> StepStarted:
+        """The record that it was reached."""
+        message = StepStarted(
+            step_id=self.request.step_id,
+            attempt_id=self.attempt_id,
+            kind=self.request.kind,
+            attempt_number=self.attempt_number,
+            position=self.request.position,
+            input_hash=self.input_hash,
+            effect=self.effect,
+            target=self.target,
+            child_run_id=self.child_run_id,
+        )
+        if self.duration_ms is not None:
+            message.duration_ms = self.duration_ms
+        elif self.due_us is not None:
+            message.wake_at_us = self.due_us
+        return message
+
+    def completed(self, seq: int, output: Payload | None, elapsed_us: int, signal_id: str) -> StepCompleted:
+        """The record of its result."""
+        return StepCompleted(
+            step_id=self.request.step_id,
+            attempt_id=self.attempt_id,
+            kind=self.request.kind,
+            attempt_number=self.attempt_number,
+            position=self.request.position,
+            completed_seq=seq,
+            output=output,
+            input_hash=self.input_hash,
+            elapsed_us=elapsed_us,
+            signal_id=signal_id,
+            child_run_id=self.child_run_id,
+        )
+
+    def failed(
+        self,
+        seq: int,
+        failure: Failure | None,
+        elapsed_us: int = 0,
+        outcome: StepStatus.ValueType = STEP_STATUS_UNSPECIFIED,
+    ) -> StepFailed:
+        """The record that an attempt did not end well."""
+        return StepFailed(
+            step_id=self.request.step_id,
+            attempt_id=self.attempt_id,
+            kind=self.request.kind,
+            attempt_number=self.attempt_number,
+            position=self.request.position,
+            completed_seq=seq,
+            failure=failure,
+            retry=self.retry,
+            input_hash=self.input_hash,
+            elapsed_us=elapsed_us,
+            outcome=outcome,
+            child_run_id=self.child_run_id,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A result that waits to be handed to the code; exactly one is, then the code runs until it rests."""
+
+    pending: Pending
+    output: Payload | None = None
+    failure: Failure | None = None
+    elapsed_us: int = 0
+    signal_id: str = ""

@@ -1,0 +1,73 @@
+"""What needs a person is named, and what does not is not."""
+
+from __future__ import annotations
+
+from asyncpg.connection import Connection
+
+from kagzi.protocol.v1.admin_pb2 import (
+    ATTENTION_BROKEN_SCHEDULES,
+    ATTENTION_FAILED_RUNS,
+    ATTENTION_PARKED_RUNS,
+    ATTENTION_SILENT_WORKERS,
+    ATTENTION_UNSERVED_RUNS,
+)
+from kagzi.store import workers
+from kagzi.store.attention import attention
+from kagzi.store.roster import ServedType
+from tests.store import given
+
+
+async def test_nothing_needs_attention_in_a_quiet_namespace(connection: Connection) -> None:
+    await workers.register(
+        connection, "default", instance="one", task_queue="default", types=[ServedType("order", "2")]
+    )
+    await given.run(connection)
+    await given.run(connection, version="2")
+    await given.run(connection, "COMPLETED", workflow_type="ship")
+    await given.run(connection, "PENDING", "1 h", workflow_type="ship")
+    await given.run(connection, "SLEEPING", "never", workflow_type="ship")
+    assert await attention(connection, "default") == []
+
+
+async def test_each_trouble_is_named_with_its_subjects(connection: Connection) -> None:
+    registered = await workers.register(
+        connection, "default", instance="one", task_queue="default", types=[ServedType("order")]
+    )
+    silent = await workers.register(
+        connection, "default", instance="two", task_queue="default", types=[ServedType("order")]
+    )
+    await connection.execute("update kagzi.workers set status = 'OFFLINE' where instance = 'two'")
+    gone = await workers.register(
+        connection, "default", instance="three", task_queue="default", types=[ServedType("ship")]
+    )
+    await workers.deregister(connection, "default", gone.worker_id)
+
+    parked = await given.run(connection, "SLEEPING", "never", parked_hash="h")
+    unserved = [
+        await given.run(connection, due="-9 s", workflow_type="ship"),
+        await given.run(connection, due="-8 s", version="3"),
+        await given.run(connection, due="-7 s", task_queue="slow", priority=0, crashes=1),
+    ]
+    await given.run(connection, "SCHEDULED", external_id="nightly", schedule_error="no such zone")
+    failed = await given.run(connection, "FAILED")
+    repeated = await given.run(connection, "FAILED")
+    await given.run(connection, "COMPLETED", retried_from=repeated)
+    await given.run(connection, "RUNNING", "30 s", locked_by=registered.worker_id)
+
+    found = await attention(connection, "default")
+    assert [(one.code, one.count, list(one.subjects)) for one in found] == [
+        (ATTENTION_PARKED_RUNS, 1, [parked]),
+        (ATTENTION_UNSERVED_RUNS, 3, unserved),
+        (ATTENTION_BROKEN_SCHEDULES, 1, ["nightly"]),
+        (ATTENTION_FAILED_RUNS, 1, [failed]),
+        (ATTENTION_SILENT_WORKERS, 1, [silent.worker_id]),
+    ]
+    assert found[1].sentence.startswith("3 runs are due, and no worker serves")
+    assert await attention(connection, "another") == []
+
+
+async def test_a_few_subjects_stand_for_many(connection: Connection) -> None:
+    for _ in range(12):
+        await given.run(connection, "FAILED")
+    [found] = await attention(connection, "default")
+    assert (found.count, len(found.subjects)) == (12, 10)
