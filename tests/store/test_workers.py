@@ -105,6 +105,16 @@ async def test_a_parked_run_is_released_by_another_definition_and_by_nothing_els
         assert (await given.seen(connection, untouched))["lease_s"] is None
 
 
+async def test_a_parked_run_that_somebody_has_locked_is_waited_for(connection: Connection, other: Connection) -> None:
+    run_id = await given.run(connection, "SLEEPING", "never", parked_hash="old")
+    async with other.transaction():
+        await other.execute("update kagzi.workflow_runs set state_number = 1 where run_id = $1", run_id)
+        waiting = asyncio.ensure_future(register(connection))
+        await _until_waiting(other)
+    assert (await waiting).released == 1
+    assert (await given.seen(connection, run_id))["lease_s"] <= 0
+
+
 async def test_parked_runs_are_released_a_bounded_number_at_a_time(
     connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,11 +188,27 @@ async def test_a_run_that_somebody_has_locked_is_busy_and_not_lost(connection: C
     assert (await given.seen(connection, locked[0]))["lease_s"] > 20
 
 
+async def test_a_run_that_somebody_claims_is_lost_once_the_claim_commits_and_not_before(
+    connection: Connection, other: Connection
+) -> None:
+    worker_id = (await register(connection)).worker_id
+    held = await hold(connection, worker_id, "-1 s")
+    async with other.transaction():
+        await other.execute(
+            "update kagzi.workflow_runs set claim_token = $2, locked_by = $2,"
+            " available_at = kagzi.now() + interval '30 s' where run_id = $1",
+            held[0],
+            given.new_id(),
+        )
+        assert (await beat(connection, worker_id, held)).renewal == workers.Renewal(busy=(held,))
+    assert (await beat(connection, worker_id, held)).renewal == workers.Renewal(lost=(held,))
+
+
 async def test_naming_one_run_twice_and_with_an_old_token_renews_it_once(connection: Connection) -> None:
     worker_id = (await register(connection)).worker_id
     held = await hold(connection, worker_id)
     stale = (held[0], given.new_id())
-    answer = await beat(connection, worker_id, held, held, stale)
+    answer = await beat(connection, worker_id, held, held, stale, stale)
     assert answer.renewal == workers.Renewal(lost=(stale,))
 
 

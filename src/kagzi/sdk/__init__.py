@@ -1,0 +1,1 @@
+"""What users import: declaring workflows and steps, running them on a worker, starting and watching them from a client."""

@@ -32,6 +32,7 @@ from kagzi.server.enrolment import Enrolment
 from kagzi.server.notifier import Notifier
 from kagzi.server.settings import Settings
 from kagzi.server.vitals import Check, Vitals
+from kagzi.server.watchers import Watchers
 from kagzi.store.database import Database
 from kagzi.store.notices import Kind
 
@@ -98,6 +99,7 @@ class Server:
         )
         self.enrolment = Enrolment(self.database, self.announcer, lease=lease, heartbeat=heartbeat)
         self.streams = Streams(self.database, self.enrolment, self.batcher, self.dispatcher)
+        self.watchers = Watchers(self.database, interval=settings.dispatcher_interval_secs)
         self.coordinator = Coordinator(self.database, self.notifier, settings, self.announcer.announce)
         self.vitals = Vitals(self.database, settings, str(uuid_utils.uuid7()), self._parts)
         self.health = health.aio.HealthServicer()
@@ -116,6 +118,7 @@ class Server:
             self._subscribe()
             self.notifier.start()
             self.batcher.start()
+            self.watchers.start()
             self.coordinator.start()
             await self._grpc.start()
         except BaseException:
@@ -131,6 +134,7 @@ class Server:
         await self.coordinator.stop()
         calls = asyncio.create_task(self._grpc.stop(grace)) if self._grpc else None
         self.streams.stop()
+        await self.watchers.stop()
         await self.dispatcher.stop()
         await self.batcher.stop(max(0.0, until - time.monotonic()))
         if calls is not None:
@@ -142,8 +146,10 @@ class Server:
     def _subscribe(self) -> None:
         """Who hears of what, here and from other servers."""
         self.announcer.on_told(self.streams.told)
+        self.announcer.on_ended(self.watchers.ended)
         self.notifier.subscribe(Kind.WORK, self.dispatcher.heard)
         self.notifier.subscribe(Kind.TOLD, self.streams.heard)
+        self.notifier.subscribe(Kind.ENDED, self.watchers.heard)
 
     def _parts(self) -> list[Check]:
         """How the parts do that work for nobody in particular; without one the rest goes on more slowly."""
@@ -171,7 +177,9 @@ class Server:
 
     def _register(self, server: grpc.aio.Server) -> None:
         """Every service of the contract that this server has; calls of others are answered UNIMPLEMENTED."""
-        workflow_pb2_grpc.add_WorkflowServiceServicer_to_server(Workflows(self.database, self.batcher), server)
+        workflow_pb2_grpc.add_WorkflowServiceServicer_to_server(
+            Workflows(self.database, self.batcher, self.watchers), server
+        )
         worker_pb2_grpc.add_WorkerServiceServicer_to_server(
             Workers(self.enrolment, self.batcher, self.dispatcher, self.streams), server
         )

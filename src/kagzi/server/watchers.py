@@ -1,6 +1,6 @@
-"""Tells clients how the runs they watch ended. Ends that were committed here are told from memory; those of other servers
-are asked for, once for all watched runs, on their notice and every second, whatever notices were lost. A run that goes
-on as another is followed. It reads alone, and one ask is under way at a time.
+"""Tells clients how the runs they watch ended. Ends that were committed here are told from memory; those of other
+servers are asked for, once for all watched runs, on their notice and every second, whatever notices were lost. A run
+that goes on as another is followed. It reads alone, and asks one question at a time.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable, Sequence
+from functools import partial
 from itertools import islice
 
 import structlog
@@ -59,9 +60,8 @@ class Watchers(Loop):
 
     async def serve(self, requests: AsyncIterator[WatchWorkflowsRequest]) -> AsyncIterator[WatchWorkflowsResponse]:
         """Serves one stream until the client leaves, or has said all and heard all."""
-        async for first in requests:
-            break
-        else:
+        first = await _first(requests)
+        if first is None:
             return
         namespace = checks.namespace(first.namespace)
         await self._database.read(lambda c: namespaces.get(c, namespace))
@@ -71,13 +71,16 @@ class Watchers(Loop):
         reading.add_done_callback(lambda _: watch.ready.set())
         try:
             while not self.stopping.is_set():
-                for frame in watch.take():
+                frames = watch.take()
+                for frame in frames:
                     yield frame
                 self._offer_again(watch)
-                if reading.done() and (reading.exception() is not None or not watch.asked):
+                # Only a look that found nothing to send may end or wait: more can come while frames are sent.
+                if not frames and reading.done() and (reading.cancelled() or reading.exception() or not watch.asked):
                     reading.result()
                     return
-                await watch.ready.wait()
+                if not frames:
+                    await watch.ready.wait()
             raise Refused(_stopping())
         finally:
             reading.cancel()
@@ -147,6 +150,7 @@ class Watchers(Loop):
             if time.monotonic() >= tick + self._interval:
                 tick = time.monotonic()
                 self._noticed.update(self._runs)
+            began = time.monotonic()
             unasked, self._unasked = self._unasked, defaultdict(set)
             noticed, self._noticed = self._noticed, set()
             try:
@@ -158,13 +162,14 @@ class Watchers(Loop):
                 log.warning("watchers_wait_for_database")
                 for namespace, run_ids in unasked.items():
                     self._unasked[namespace] |= run_ids
-            await asyncio.sleep(_GAP)
+            # However many are watched, asking takes a fifth of one connection's time at most.
+            await asyncio.sleep(max(_GAP, 4 * (time.monotonic() - began)))
 
     async def _look(self, namespace: str, run_ids: Iterable[str], *, live: bool) -> None:
         """Asks how runs stand and tells of those that ended. With `live` all are answered that exist."""
         ids = iter(list(run_ids))
         while part := list(islice(ids, _MOST_AT_ONCE)):
-            stands = await self._database.read(lambda c, part=part: watches.ends(c, namespace, part, live=live))  # type: ignore[misc]
+            stands = await self._database.read(partial(watches.ends, namespace=namespace, run_ids=part, live=live))
             if live:
                 for run_id in set(part) - {stand.asked_id for stand in stands}:
                     for watch, asked in tuple(self._runs[namespace].get(run_id, ())):
@@ -183,7 +188,7 @@ class Watchers(Loop):
                 finals = [one.run_id for one in part if one.output_bytes]
                 outputs: dict[str, Payload] = {}
                 if finals:
-                    outputs = await self._database.read(lambda c, f=finals: watches.outputs(c, namespace, f))  # type: ignore[misc]
+                    outputs = await self._database.read(partial(watches.outputs, namespace=namespace, run_ids=finals))
                 for one in part:
                     self._tell(namespace, one.run_id, one.status, outputs.get(one.run_id), one.failure)
                 part, size = [], 0
@@ -191,9 +196,7 @@ class Watchers(Loop):
                 part.append(stand)
                 size += stand.output_bytes
 
-    def _tell(
-        self, namespace: str, run_id: str, status: str, output: Payload | None, failure: Failure | None
-    ) -> None:
+    def _tell(self, namespace: str, run_id: str, status: str, output: Payload | None, failure: Failure | None) -> None:
         for watch, asked in tuple(self._runs[namespace].get(run_id, ())):
             if watch.offer(asked, run_id, status, output, failure):
                 self._forget(watch, [asked])
@@ -230,6 +233,12 @@ class Watchers(Loop):
                 entries.remove((watch, asked))
                 if not entries:
                     del runs[run_id]
+
+
+async def _first(requests: AsyncIterator[WatchWorkflowsRequest]) -> WatchWorkflowsRequest | None:
+    async for request in requests:
+        return request
+    return None
 
 
 def _stopping() -> ErrorDetail:

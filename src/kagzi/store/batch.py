@@ -14,7 +14,7 @@ import asyncpg
 import structlog
 from asyncpg.connection import Connection
 
-from kagzi.protocol.v1.common_pb2 import ErrorDetail
+from kagzi.protocol.v1.common_pb2 import STEP_ABANDONED, ErrorDetail
 from kagzi.protocol.v1.worker_pb2 import WaitAnswer
 from kagzi.store import children, endings, errors, facts, leases, runs, signals, steps, suspensions, unary
 from kagzi.store.database import Database
@@ -235,6 +235,17 @@ async def _complete_steps(flush: _Flush, group: _Group) -> None:
         await steps.complete(flush.connection, flush.namespace, group)
 
 
+async def _fail_steps(flush: _Flush, group: _Group) -> None:
+    await steps.fail(flush.connection, flush.namespace, group)
+    given_up = [
+        operation.body.child_run_id
+        for operation in group
+        if operation.body.outcome == STEP_ABANDONED and operation.body.child_run_id and not operation.refused
+    ]
+    reason = "its parent waits for it no longer"
+    await endings.abandon_children(flush.connection, flush.namespace, given_up, reason, flush.outcome)
+
+
 async def _wait(flush: _Flush, group: _Group) -> None:
     there = await facts.of(flush.connection, flush.namespace, [operation.run_id for operation in group])
     for operation in group:
@@ -253,7 +264,7 @@ def _each(
 
 _APPLY: dict[Kind, Callable[[_Flush, _Group], Awaitable[None]]] = {
     Kind.COMPLETE_STEP: _complete_steps,
-    Kind.FAIL_STEP: lambda f, group: steps.fail(f.connection, f.namespace, group),
+    Kind.FAIL_STEP: _fail_steps,
     Kind.START_STEP: lambda f, group: steps.start(f.connection, f.namespace, group),
     Kind.START_CHILD: lambda f, group: children.start(f.connection, f.namespace, group, f.lease, f.outcome),
     Kind.SET_STATE: lambda f, group: suspensions.set_state(f.connection, f.namespace, group),

@@ -118,9 +118,8 @@ async def claim(
     poisoned = [row for row in found if row["status"] == "FAILED"]
     if poisoned:
         await _settle_poisoned(connection, served.namespace, poisoned, outcome)
-    return await _claimed(
-        connection, served.namespace, [row for row in found if row["status"] == "RUNNING"], slots
-    )
+    running = [row for row in found if row["status"] == "RUNNING"]
+    return await _claimed(connection, served, running, slots)
 
 
 async def recover(connection: Connection, served: Served, slots: Sequence[Slot]) -> list[Claimed]:

@@ -29,7 +29,7 @@ _cancel = _sql.bind("cancel", columns=_ENDED)
 _terminate = _sql.bind("terminate", columns=_ENDED)
 _wake_parents = _sql.bind("wake_parents", columns=("run_id", "status", "task_queue"))
 _children = _sql.bind("children", columns=("run_id",))
-_lock = _sql.bind("lock", columns=("run_id", "status"))
+_lock = _sql.bind("lock", columns=("run_id", "status", "detached"))
 _parents = _sql.bind("parents", columns=("run_id",))
 _release_external_id = _sql.bind("release_external_id")
 _continue = _sql.bind("continue_as_new", columns=("run_id", "task_queue"))
@@ -135,10 +135,17 @@ async def _set_aside(
     if received:
         await signals.give_back(connection, namespace, received)
     children = [str(row["child_run_id"]) for row in dropped if row["child_run_id"]]
-    if children:
-        locked = await _lock.fetch(connection, namespace=namespace, run_ids=children)
-        live = [str(row["run_id"]) for row in locked if row["status"] in LIVE]
-        await _ask(connection, namespace, live, "the step that started it is tried again", outcome)
+    await abandon_children(connection, namespace, children, "the step that started it is tried again", outcome)
+
+
+async def abandon_children(
+    connection: Connection, namespace: str, run_ids: Sequence[str], reason: str, outcome: Outcome
+) -> None:
+    """Asks children to end that nobody waits for any more, unless they were started detached."""
+    if run_ids:
+        locked = await _lock.fetch(connection, namespace=namespace, run_ids=run_ids)
+        live = [str(row["run_id"]) for row in locked if row["status"] in LIVE and not row["detached"]]
+        await _ask(connection, namespace, live, reason, outcome)
 
 
 async def cancel(

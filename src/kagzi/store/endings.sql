@@ -88,7 +88,7 @@ for no key update;
 
 -- name: lock
 -- Locks runs by key, waiting for whoever holds them.
-select r.run_id, r.status
+select r.run_id, r.status, r.detached
 from kagzi.workflow_runs r
 where r.namespace = :namespace and r.run_id = any (:run_ids::uuid[])
 order by r.run_id

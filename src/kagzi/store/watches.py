@@ -1,5 +1,5 @@
-"""How watched runs stand: whether they have ended, and as which run. Plain reads for any number of runs at once; outputs
-are read apart, so that whoever asks decides how much of them to hold.
+"""How watched runs stand: whether they have ended, and as which run. Plain reads for any number of runs at once;
+outputs are read apart, so that whoever asks decides how much of them to hold.
 """
 
 from __future__ import annotations
@@ -52,6 +52,4 @@ async def ends(connection: Connection, namespace: str, run_ids: Sequence[str], *
 async def outputs(connection: Connection, namespace: str, run_ids: Sequence[str]) -> dict[str, Payload]:
     """The outputs of those of the runs that have one."""
     found = await _outputs.fetch(connection, namespace=namespace, run_ids=run_ids)
-    return {
-        str(row["run_id"]): Payload(data=row["output"], encoding=row["output_encoding"] or "") for row in found
-    }
+    return {str(row["run_id"]): Payload(data=row["output"], encoding=row["output_encoding"] or "") for row in found}

@@ -17,6 +17,7 @@ from kagzi.protocol.v1.common_pb2 import Dedupe, ErrorDetail, OnConflict, RunSta
 from kagzi.protocol.v1.workflow_pb2_grpc import WorkflowServiceServicer
 from kagzi.server.api import checks
 from kagzi.server.batcher import Batcher
+from kagzi.server.watchers import Watchers
 from kagzi.store import namespaces, rows, runs, signals, steps
 from kagzi.store.database import Database
 from kagzi.store.errors import Refused, invalid
@@ -30,9 +31,10 @@ DEFAULT_QUEUE = "default"
 class Workflows(WorkflowServiceServicer):
     """Starts, shows and changes runs."""
 
-    def __init__(self, database: Database, batcher: Batcher) -> None:
+    def __init__(self, database: Database, batcher: Batcher, watchers: Watchers) -> None:
         self._database = database
         self._batcher = batcher
+        self._watchers = watchers
 
     async def StartWorkflow(
         self, request: pb.StartWorkflowRequest, context: Context
@@ -174,8 +176,8 @@ class Workflows(WorkflowServiceServicer):
     async def WatchWorkflows(
         self, request_iterator: Any, context: Context
     ) -> AsyncIterator[pb.WatchWorkflowsResponse]:
-        raise _later("watching runs")
-        yield pb.WatchWorkflowsResponse()
+        async for frame in self._watchers.serve(request_iterator):
+            yield frame
 
 
 def _later(what: str) -> Refused:
