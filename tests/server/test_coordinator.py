@@ -16,6 +16,7 @@ from structlog.testing import capture_logs
 from kagzi.server.coordinator import GRACE, Coordinator
 from kagzi.server.notifier import Notifier
 from kagzi.server.settings import Settings
+from kagzi.store import upkeep
 from kagzi.store.database import Database
 from kagzi.store.operation import Outcome
 from tests.store import given
@@ -108,6 +109,22 @@ async def test_a_heartbeat_under_way_wins_against_its_worker_s_silence(
         await asyncio.wait_for(Server(database, database_url).coordinator.silence_workers(), 10)
     await Server(database, database_url).coordinator.silence_workers()
     assert await connection.fetchval("select status from kagzi.workers") == "ONLINE"
+
+
+async def test_a_worker_heard_of_and_a_run_no_longer_late_since_they_were_found_are_left_alone(
+    connection: Connection,
+) -> None:
+    heard = await worker(connection, 5)
+    asked = await given.run(
+        connection, "RUNNING", started_at=ago(hours=1), deadline_at=ago(minutes=1), cancel_requested_at=ago(seconds=5)
+    )
+    early = await given.run(connection, "PENDING", deadline_at=ago(hours=-1))
+    async with connection.transaction():
+        assert await upkeep.silence(connection, "default", [heard], timedelta(seconds=30)) == []
+        ended, outcome = await upkeep.expire(connection, "default", [asked, early], GRACE)
+    assert (ended, outcome) == ([], Outcome())
+    assert await connection.fetchval("select status from kagzi.workers") == "ONLINE"
+    assert (await run_row(connection, early))["cancel_requested_at"] is None
 
 
 async def test_a_server_that_has_just_come_up_or_lost_its_database_listens_first(

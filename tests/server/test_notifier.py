@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import asyncpg
@@ -57,6 +58,10 @@ async def connected(url: str) -> AsyncIterator[Any]:
         await connection.close()
 
 
+def looked(times: int, heard: list[str | None]) -> bool:
+    return heard.count(None) == times
+
+
 async def test_what_one_server_tells_the_others_hear_by_kind_and_key(database_url: str) -> None:
     work, ended = Ear(), Ear()
     async with notifying(database_url, (Kind.WORK, work), (Kind.ENDED, ended)), notifying(database_url) as other:
@@ -98,7 +103,7 @@ async def test_a_killed_connection_comes_back_and_everybody_looks_again(database
                 "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'kagzi-notifier' "
                 "and datname = current_database()"
             )
-            await ear.until(lambda heard, times=times: heard.count(None) == times)  # type: ignore[misc]
+            await ear.until(partial(looked, times))
         await connection.execute(f"notify {CHANNEL}, 'tx'")
         await ear.until(lambda heard: "x" in heard)
 
@@ -113,8 +118,8 @@ async def test_it_survives_the_database_and_drops_what_it_is_told_meanwhile(post
             await asyncio.sleep(0.001)
         one.tell(Kind.WORK, "lost")
         await asyncio.to_thread(postgres.start)
-        await here.until(lambda heard: heard.count(None) == 2)
-        await there.until(lambda heard: heard.count(None) == 2)
+        await here.until(partial(looked, 2))
+        await there.until(partial(looked, 2))
         one.tell(Kind.WORK, "found")
         await there.until(lambda heard: "found" in heard)
     assert "lost" not in there.heard

@@ -336,6 +336,6 @@ async def test_held_runs_come_by_the_end_of_their_leases(connection: Connection)
 
 
 async def _until_waiting(connection: Connection) -> None:
-    """Returns once another session waits for a lock."""
+    """Returns once somebody waits for a lock."""
     while not await connection.fetchval("select count(*) from pg_locks where not granted"):
         pass

@@ -59,8 +59,6 @@ class Lease:
         # It was given away or dropped: its slot is free once nothing is unanswered.
         self.over = False
         self.unanswered = 0
-        # A step was not allowed to begin: it asks again after the next renewal.
-        self.refused = False
         # The whole delivery while it waits to be begun, and what arrived for it meanwhile.
         self.delivery: pb.Delivery | None = None
         self.early: list[pb.Fact] = []

@@ -13,7 +13,7 @@ import logging
 import random
 import time
 from collections.abc import Sequence
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import grpc
 
@@ -23,6 +23,9 @@ from kagzi.sdk import calls
 from kagzi.sdk.calls import Tls
 from kagzi.sdk.errors import ServerError, Unavailable
 from kagzi.sdk.outbox import Outbox
+
+if TYPE_CHECKING:
+    from kagzi.protocol.v1.worker_pb2_grpc import WorkerServiceAsyncStub
 
 log = logging.getLogger("kagzi.worker")
 
@@ -137,7 +140,7 @@ class Link:
                 return True
         return False
 
-    def _stub(self, target: str) -> WorkerServiceStub:
+    def _stub(self, target: str) -> WorkerServiceAsyncStub:
         channel = self._channels.get(target)
         if channel is None:
             channel = self._channels[target] = calls.channel(target, tls=self._tls)
@@ -161,6 +164,8 @@ class Link:
             task = asyncio.current_task()
             if task is None or task.cancelling() or not call.cancelled():
                 raise
+        except Exception:
+            log.exception("the stream to %s met a defect", target)
         finally:
             self._call = None
             call.cancel()
@@ -190,9 +195,8 @@ class Link:
                 frame = await call.read()
         finally:
             pump.cancel()
-            await asyncio.gather(pump, return_exceptions=True)
-            if not pump.cancelled() and (defect := pump.exception()) is not None:
-                log.error("the stream to %s met a defect", target, exc_info=defect)
+            with contextlib.suppress(asyncio.CancelledError):
+                await pump
 
     def _welcome(self, frame: pb.ConnectResponse, sent_at: float) -> None:
         self._credit = 0

@@ -57,7 +57,7 @@ class Outbox:
         self,
         *,
         wake: Callable[[], None],
-        settled: Callable[[Lease], None],
+        settled: Callable[[Lease], object],
         fallen: Callable[[Lease, str], None],
     ) -> None:
         self._wake = wake
@@ -135,7 +135,7 @@ class Outbox:
             lease = sent.lease
             # The field is known by name alone, and its message to its sender.
             field: dict[str, object] = {sent.name: sent.body}
-            add(number=sent.number, run_id=lease.run_id, claim_token=lease.token, **field)  # type: ignore[arg-type]
+            add(number=sent.number, run_id=lease.run_id, claim_token=lease.token, **field)
         return bool(waiting)
 
     def hear(self, frame: pb.ConnectResponse) -> None:

@@ -36,7 +36,7 @@ class Threads(Executor):
                 threading.Thread(target=self._run, name=f"kagzi-step-{self._count}", daemon=True).start()
         return future
 
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+    def shutdown(self, wait: bool = False, *, cancel_futures: bool = False) -> None:  # noqa: ARG002 - of Executor
         """Lets idle threads go. Bodies that run are never waited for."""
         with self._lock:
             self._closed = True

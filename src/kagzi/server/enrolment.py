@@ -56,7 +56,8 @@ class Enrolment:
         labels = checks.labels(request.labels, "labels")
 
         async def register(connection: Connection) -> workers.Registered:
-            await namespaces.require(connection, namespace)
+            # A worker of a disabled namespace may come back to finish what it holds.
+            await namespaces.require(connection, namespace, enabled=False)
             return await workers.register(
                 connection,
                 namespace,
@@ -71,6 +72,10 @@ class Enrolment:
             )
 
         registered = await self._database.transact(register)
+        while registered.more_parked and await self._database.transact(
+            lambda c: workers.release_parked(c, namespace, task_queue, types)
+        ):
+            pass
         if registered.released:
             self._announcer.due(namespace, task_queue)
         served = served_by(namespace, task_queue, types)
@@ -109,16 +114,19 @@ class Enrolment:
         answer = await self._database.transact(beat)
         for task_queue in answer.put_back:
             self._announcer.due(namespace, task_queue)
+        lost, cancelled = [*answer.renewal.lost], [*answer.renewal.cancelled]
         if answer.renewal.busy:
-            busy = answer.renewal.busy
-            await self._database.transact(
-                lambda c: workers.renew(c, namespace, busy, lease_ms=self._lease_ms)
+            # Somebody had these rows locked for a moment.
+            again = await self._database.transact(
+                lambda c: workers.renew(c, namespace, answer.renewal.busy, lease_ms=self._lease_ms)
             )
+            lost += again.lost
+            cancelled += again.cancelled
         return pb.HeartbeatResponse(
             now_us=rows.microseconds(answer.now),
             lease_until_us=rows.microseconds(answer.lease_until),
-            lost=[pb.Held(run_id=run_id, claim_token=token) for run_id, token in answer.renewal.lost],
-            cancelled=answer.renewal.cancelled,
+            lost=[pb.Held(run_id=run_id, claim_token=token) for run_id, token in lost],
+            cancelled=cancelled,
             should_drain=answer.should_drain,
             wakes=await self._wakes(namespace, held),
         )
@@ -150,6 +158,8 @@ class Enrolment:
         namespace = checks.namespace(request.namespace)
         worker_id = checks.uuid(request.worker_id, "worker_id")
         gone = await self._database.transact(lambda c: workers.deregister(c, namespace, worker_id))
+        if gone.busy:
+            gone = await self._database.transact(lambda c: workers.deregister(c, namespace, worker_id))
         self._served.pop((namespace, worker_id), None)
         for task_queue in gone.queues:
             self._announcer.due(namespace, task_queue)

@@ -123,9 +123,7 @@ async def list_page(
 async def held_runs(connection: Connection, namespace: str, worker_id: str, *, most: int) -> list[HeldRun]:
     """The runs a worker holds, by the end of their leases."""
     found = await _held.fetch(connection, namespace=namespace, worker_id=worker_id, most=most)
-    return [
-        HeldRun(str(row["run_id"]), row["workflow_type"], row["lease_until"], row["crashes"]) for row in found
-    ]
+    return [HeldRun(str(row["run_id"]), row["workflow_type"], row["lease_until"], row["crashes"]) for row in found]
 
 
 def _worker(row: Record) -> Worker:

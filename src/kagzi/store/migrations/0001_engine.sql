@@ -252,7 +252,6 @@ create table kagzi.workers (
 create unique index worker_instance on kagzi.workers (namespace, instance);
 create index worker_listed on kagzi.workers (namespace, registered_at, worker_id);
 create index worker_live on kagzi.workers (namespace, task_queue) where status <> 'OFFLINE';
-create index worker_silent on kagzi.workers (last_heartbeat_at, namespace) where status <> 'OFFLINE';
 
 -- Counts a minute, for charts. A row belongs to one server, which sets it to what it has counted so far: servers never
 -- meet on a row, and a repeated write counts nothing twice.

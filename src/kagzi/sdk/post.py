@@ -1,0 +1,139 @@
+"""A worker's post: where it works and on what, by keyword, environment or default. Everything is checked when it is made,
+and an error says what to change. It opens no connection.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from importlib.metadata import version
+from typing import Any
+
+from kagzi.protocol.v1 import worker_pb2 as pb
+from kagzi.sdk import calls, duration
+from kagzi.sdk.calls import Tls
+from kagzi.sdk.codec import Chain, Codec
+from kagzi.sdk.definition import Workflow
+from kagzi.sdk.duration import Duration
+from kagzi.sdk.errors import ConfigError
+
+DEFAULT_QUEUE = "default"
+_CONCURRENCY = 100
+_MOST = 10_000
+_DRAIN_TIMEOUT = "30s"
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """What a worker was told, resolved and checked."""
+
+    targets: Sequence[str]
+    namespace: str
+    queue: str
+    concurrency: int
+    workflows: Mapping[str, Workflow[Any, Any]]
+    codecs: Chain
+    drain_timeout: timedelta
+    api_key: str | None
+    tls: Tls
+    labels: Mapping[str, str]
+
+    @classmethod
+    def resolve(
+        cls,
+        target: str | None,
+        *,
+        workflows: Iterable[Workflow[Any, Any]],
+        queue: str | None,
+        concurrency: int | None,
+        namespace: str | None,
+        api_key: str | None,
+        tls: Tls,
+        codecs: Sequence[Codec],
+        drain_timeout: Duration | None,
+        labels: Mapping[str, str] | None,
+    ) -> Post:
+        """What is not given comes from the environment, or is the default."""
+        queue = resolve_queue(queue)
+        return cls(
+            targets=calls.resolve_target(target),
+            namespace=calls.resolve_namespace(namespace),
+            queue=queue,
+            concurrency=_concurrency(concurrency),
+            workflows=_by_name(workflows, queue),
+            codecs=Chain(codecs),
+            drain_timeout=duration.parse(
+                drain_timeout if drain_timeout is not None else os.environ.get("KAGZI_DRAIN_TIMEOUT") or _DRAIN_TIMEOUT
+            ),
+            api_key=calls.resolve_api_key(api_key),
+            tls=tls,
+            labels=dict(labels or {}),
+        )
+
+    def registration(self, instance: str) -> pb.RegisterRequest:
+        """How a worker makes itself known."""
+        return pb.RegisterRequest(
+            namespace=self.namespace,
+            task_queue=self.queue,
+            instance=instance,
+            hostname=socket.gethostname()[:255],
+            pid=os.getpid(),
+            version=f"kagzi {version('kagzi')}",
+            types=[
+                pb.ServedType(name=each.name, version=each.version, definition_hash=each.definition_hash)
+                for each in self.workflows.values()
+            ],
+            concurrency=self.concurrency,
+            labels=self.labels,
+        )
+
+
+def resolve_queue(queue: str | None = None) -> str:
+    """The queue to serve: the one given, of KAGZI_QUEUE, or "default"."""
+    return queue or os.environ.get("KAGZI_QUEUE") or DEFAULT_QUEUE
+
+
+def _concurrency(given: int | None) -> int:
+    found: int | str = given if given is not None else os.environ.get("KAGZI_CONCURRENCY") or _CONCURRENCY
+    number = int(found) if isinstance(found, str) and found.isascii() and found.isdecimal() else found
+    if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number <= _MOST:
+        raise ConfigError(
+            f"concurrency (KAGZI_CONCURRENCY) is how many runs a worker holds at once, a whole number from 1 to {_MOST}, "
+            f"and not {found!r}."
+        )
+    return number
+
+
+def _by_name(workflows: Iterable[Workflow[Any, Any]], queue: str) -> dict[str, Workflow[Any, Any]]:
+    named: dict[str, Workflow[Any, Any]] = {}
+    for each in workflows:
+        if not isinstance(each, Workflow):
+            raise ConfigError(
+                f"{_shown(each)} is no workflow: put @workflow on the function and pass that, as "
+                "Worker(workflows=[order])."
+            )
+        if named.setdefault(each.name, each) is not each:
+            raise ConfigError(
+                f"Two workflows are called {each.name!r} ({_place(named[each.name])} and {_place(each)}): rename one with "
+                "@workflow(name=...)."
+            )
+        if each.queue is not None and each.queue != queue:
+            raise ConfigError(
+                f"Workflow {each.name!r} is declared for the queue {each.queue!r}, but this worker serves {queue!r}: leave "
+                f"it to a worker with queue={each.queue!r}, or change its @workflow(queue=...)."
+            )
+    if not named:
+        raise ConfigError("A worker needs workflows to run: pass them, as Worker(workflows=[order]).")
+    return named
+
+
+def _shown(value: object) -> str:
+    name = getattr(value, "__qualname__", None)
+    return f"{name!r}" if isinstance(name, str) else f"{value!r:.80}"
+
+
+def _place(workflow: Workflow[Any, Any]) -> str:
+    return f"{workflow.function.__module__}.{workflow.function.__qualname__}"
