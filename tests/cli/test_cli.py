@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -50,7 +51,7 @@ class Running:
 
     def healthy(self) -> bool:
         with grpc.insecure_channel(self.address) as channel:
-            stub = health_pb2_grpc.HealthStub(channel)
+            stub: Any = health_pb2_grpc.HealthStub(channel)
             answer = stub.Check(health_pb2.HealthCheckRequest(), timeout=10)
         return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
 
@@ -87,13 +88,11 @@ def serving(*arguments: str, cwd: Path, **variables: str) -> Iterator[Running]:
 def test_dev_serves_from_nothing_and_ends_with_0_when_told(tmp_path: Path) -> None:
     with serving("dev", cwd=tmp_path) as dev:
         assert dev.healthy()
-        took = time.monotonic()
         code, ending = dev.end()
-    print(f"served after {dev.took:.2f} s, ended after {ending:.2f} s")
+    print(f"served after {dev.took:.2f} s, ended after {ending:.2f} s")  # noqa: T201 - what was seen
     assert code == 0
     assert dev.took < 3 * SERVES_WITHIN
     assert ending < 3 * ENDS_WITHIN
-    assert took
     assert (tmp_path / ".kagzi").is_dir()
 
 
@@ -153,7 +152,7 @@ def test_a_port_that_is_taken_is_said_in_one_line(tmp_path: Path, database_url: 
     ("arguments", "variables", "said", "code"),
     [
         (["server"], {"KAGZI_SERVER_PORT": "x"}, "KAGZI_SERVER_PORT", 2),
-        (["server", "--host", "0.0.0.0"], {}, "--insecure", 2),
+        (["server", "--host", "192.0.2.1"], {}, "--insecure", 2),
         (["server", "--config", "absent.toml"], {}, "absent.toml", 2),
         (["dev"], {"KAGZI_SCHEDULER_BATCH_SIZE": "1"}, "KAGZI_COORDINATOR_BATCH_SIZE", 2),
         (["server"], {"KAGZI_DB_URL": "postgresql://me:hunter2@127.0.0.1:1/kagzi"}, "KAGZI_DB_URL", 1),

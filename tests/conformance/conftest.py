@@ -1,4 +1,4 @@
-"""Where the suite finds its servers. KAGZI_CONFORMANCE_URL names one, host:port, KAGZI_CONFORMANCE_SECOND_URL one more on
+"""Where the suite finds its servers. KAGZI_CONFORMANCE_URL names one, host:port, KAGZI_CONFORMANCE_SECOND_URL one on
 the same database, and KAGZI_CONFORMANCE_DB_URL that database, for tests that show that nothing was written. Otherwise
 the suite starts its own, as processes on a fresh database. Each test has a queue of its own: servers may be shared.
 """

@@ -74,7 +74,9 @@ class Run:
         self._calls = contract.workers
         self._recorded = {step.step_id: step for step in task.history}
         self._asked: Counter[str] = Counter()
-        self._position = 0
+        # Where the code was told of a cancel.
+        told = next((step for step in task.history if step.kind == CANCEL), None)
+        self._cancel: str | None = decoded(told.output) if told else None
         self._states = task.state_number
 
     async def step(self, name: str, body: Body, retry: RetryPolicy | None = None, *, effect: bool = False) -> Any:
@@ -190,19 +192,17 @@ class Run:
         raise GivenBack
 
     async def _reach(self, name: str) -> str:
-        """The id of the next thing the code asks for. A cancel is raised here once, on replay at the same place."""
+        """The id of the next thing the code asks for. A cancel is raised once, on replay at the same place."""
         self._asked[name] += 1
         step_id = name if self._asked[name] == 1 else f"{name}#{self._asked[name]}"
-        recorded = next((step for step in self._recorded.values() if step.kind == CANCEL), None)
-        if recorded is not None and recorded.position == self._position + 1:
-            self._position += 1
-            raise Cancelled
-        if recorded is None and self.cancelled and step_id not in self._recorded:
-            self._position += 1
-            completed = pb.StepCompleted(step_id="cancel", attempt_id=new_id(), kind=CANCEL)
-            self._recorded["cancel"] = Step(step_id="cancel", kind=CANCEL, position=0)
+        recorded = self._recorded.get(step_id)
+        waits = recorded is None or recorded.status not in (STEP_COMPLETED, STEP_FAILED)
+        if self.cancelled and self._cancel is None and waits:
+            self._cancel = step_id
+            completed = pb.StepCompleted(step_id="cancel", attempt_id=new_id(), kind=CANCEL, output=encoded(step_id))
             request = pb.CompleteStepRequest(namespace=self.namespace, run=self.held, step=completed)
             await patiently(lambda: self._calls.CompleteStep(request))
             raise Cancelled
-        self._position += 1
+        if self._cancel == step_id:
+            raise Cancelled
         return step_id

@@ -42,7 +42,7 @@ async def test_a_run_that_never_started_is_cancelled_at_once(place: Place) -> No
 
 
 async def test_a_suspended_run_is_woken_to_hear_of_it_and_cleans_up(place: Place) -> None:
-    cleaned = []
+    cleaned: list[int] = []
 
     async def workflow(run: Run) -> Any:
         try:

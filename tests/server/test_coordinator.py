@@ -31,9 +31,7 @@ class Server:
 
     def __init__(self, database: Database, url: str, **settings: Any) -> None:
         self.announced: list[tuple[str, Outcome]] = []
-        told = Settings(
-            **{"coordinator_interval_secs": 60, "worker_visibility_timeout_secs": 0.3, **settings}
-        )
+        told = Settings(**{"coordinator_interval_secs": 60, "worker_visibility_timeout_secs": 0.3, **settings})
         self.coordinator = Coordinator(database, Notifier(url), told, self._announce)
         # As if it had been up for long enough to have heard of every worker.
         self.coordinator._began -= 3_600
@@ -60,7 +58,9 @@ async def connection(database_url: str) -> AsyncIterator[Connection]:
     await opened.close()
 
 
-async def worker(connection: Connection, heard_secs_ago: float, status: str = "ONLINE", namespace: str = "default") -> str:
+async def worker(
+    connection: Connection, heard_secs_ago: float, status: str = "ONLINE", namespace: str = "default"
+) -> str:
     worker_id = given.new_id()
     await connection.execute(
         "insert into kagzi.workers (namespace, worker_id, instance, task_queue, types, type_versions, type_hashes,"
@@ -89,7 +89,11 @@ async def test_a_silent_worker_is_offline_and_keeps_its_runs(
     database: Database, database_url: str, connection: Connection
 ) -> None:
     await connection.execute("insert into kagzi.namespaces (namespace) values ('shop')")
-    silent = [await worker(connection, 31), await worker(connection, 31, "DRAINING"), await worker(connection, 99, namespace="shop")]
+    silent = [
+        await worker(connection, 31),
+        await worker(connection, 31, "DRAINING"),
+        await worker(connection, 99, namespace="shop"),
+    ]
     heard = await worker(connection, 5)
     held = await given.run(connection, "RUNNING", due="10 s", locked_by=silent[0])
     await Server(database, database_url).coordinator.silence_workers()
@@ -105,7 +109,9 @@ async def test_a_heartbeat_under_way_wins_against_its_worker_s_silence(
 ) -> None:
     silent = await worker(connection, 31)
     async with connection.transaction():
-        await connection.execute("update kagzi.workers set last_heartbeat_at = kagzi.now() where worker_id = $1", silent)
+        await connection.execute(
+            "update kagzi.workers set last_heartbeat_at = kagzi.now() where worker_id = $1", silent
+        )
         await asyncio.wait_for(Server(database, database_url).coordinator.silence_workers(), 10)
     await Server(database, database_url).coordinator.silence_workers()
     assert await connection.fetchval("select status from kagzi.workers") == "ONLINE"
@@ -184,7 +190,12 @@ async def test_a_run_that_does_not_end_when_asked_is_ended_30_seconds_later(
 
     async def late(deadline_at: datetime, cancel_requested_at: datetime) -> str:
         return await given.run(
-            connection, "RUNNING", due="20 s", started_at=started, deadline_at=deadline_at, cancel_requested_at=cancel_requested_at
+            connection,
+            "RUNNING",
+            due="20 s",
+            started_at=started,
+            deadline_at=deadline_at,
+            cancel_requested_at=cancel_requested_at,
         )
 
     over = await late(long_ago, long_ago)
@@ -234,7 +245,9 @@ async def test_servers_that_do_their_duties_at_once_end_each_run_once(
 async def old_run(connection: Connection, status: str = "COMPLETED", days: float = 31, **columns: Any) -> str:
     run_id = await given.run(connection, status, **columns)
     await connection.execute(
-        "update kagzi.workflow_runs set finished_at = kagzi.now() - $2 * interval '1 day' where run_id = $1", run_id, days
+        "update kagzi.workflow_runs set finished_at = kagzi.now() - $2 * interval '1 day' where run_id = $1",
+        run_id,
+        days,
     )
     return run_id
 

@@ -1,0 +1,1 @@
+"""Automations: producers on schedules publish events to durable topics, consumers act on them."""

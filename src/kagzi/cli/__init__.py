@@ -4,6 +4,7 @@ and what to do next in one line on stderr, and ends with 1; wrong usage or setti
 
 from __future__ import annotations
 
+import os
 from importlib.metadata import version as installed
 from typing import Annotated
 
@@ -41,4 +42,6 @@ def _root(
 
 def main() -> None:
     """The entry point."""
+    # The core of gRPC writes to stderr past every log; what it would say of an error, the error says.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     app(prog_name="kagzi")

@@ -2,8 +2,7 @@
 
 `cluster` holds the files of PostgreSQL and belongs to the account that serves them; `password`, `owner` and
 `postgres.log` beside it are ours. A cluster appears by a rename after everything in it is on disk, so one
-that exists is complete: with its role, its password and its database. Whoever prepares one holds the owner's
-lock.
+that exists is complete: with its role, its password and its database. It is never prepared without the lock.
 """
 
 import os
@@ -141,8 +140,7 @@ class Cluster:
     def _clear_stale_pid(self) -> None:
         """Clear a stale postmaster.pid whose number a stranger has now, which PostgreSQL would refuse.
 
-        A number that nobody has is left to PostgreSQL, which then also looks at the shared memory of the
-        dead.
+        A number that nobody has is left to PostgreSQL, which then looks at the dead server's shared memory too.
         """
         lines = self._pid_file()
         pid = int(lines[0]) if lines and lines[0].isdigit() else None

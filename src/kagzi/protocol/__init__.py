@@ -1,0 +1,1 @@
+"""The contract between servers, workers and clients."""

@@ -1,1 +1,3 @@
-"""What users import: declaring workflows and steps, running them on a worker, starting and watching them from a client."""
+"""What users import: declaring workflows and steps, running them on a worker, starting and watching them from a
+client.
+"""

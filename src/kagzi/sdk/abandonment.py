@@ -1,6 +1,6 @@
-"""Steps that are given up: by the code, whose waiter was cancelled; by the end of the code; by the end of the worker's time.
-The body is stopped. An attempt that is on record is closed there: ABANDONED or INTERRUPTED, which count no failure, or
-UNKNOWN for an effect that may have happened.
+"""Steps that are given up: by the code, whose waiter was cancelled; by the end of the code; by the end of the
+worker's time. The body is stopped. An attempt that is on record is closed there: ABANDONED or INTERRUPTED, which
+count no failure, or UNKNOWN for an effect that may have happened.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Step bodies: the users' functions, run outside the run loop. Async ones on the worker's own loop, sync ones in a thread;
-context variables travel along. A body has a time limit for each attempt; a thread that overruns it cannot be stopped, so
-the attempt fails, its slot stays taken, and a warning names it.
+"""Step bodies: the users' functions, run outside the run loop. Async ones on the worker's own loop, sync ones in a
+thread; context variables travel along. A body has a time limit for each attempt; a thread that overruns it cannot be
+stopped, so the attempt fails, its slot stays taken, and a warning names it.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""How the SDK reaches a server: where it is, the channel to it, and its errors as ours. A channel is back within a
-second of its server, whatever it went through before. The one place that maps gRPC to `kagzi.errors`; it sends nothing.
+"""How the SDK reaches a server: where it is, the channel to it, and its errors as ours. A channel is back a moment
+after its server, however long that was away. The one place that maps gRPC to `kagzi.errors`; it sends nothing itself.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ DEFAULT_NAMESPACE = "default"
 OPTIONS: tuple[tuple[str, int], ...] = (
     # Found on a real network: after 80 s without its server a channel with the defaults came back 32 s late.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 1_000),
     ("grpc.max_reconnect_backoff_ms", 1_000),
+    # How long one attempt to connect may take: room for a far server's handshake.
+    ("grpc.min_reconnect_backoff_ms", 3_000),
     ("grpc.dns_min_time_between_resolutions_ms", 1_000),
     # A dead server is noticed within 15 s, also by a channel on which nothing happens.
     ("grpc.keepalive_time_ms", 10_000),

@@ -1,5 +1,5 @@
-"""What a workflow's code sees of its run. Every wait is a step on record; everything else derives from the run itself, so
-that replayed code sees what it saw the first time.
+"""What a workflow's code sees of its run. Every wait is a step on record; everything else derives from the run
+itself, so that replayed code sees what it saw the first time.
 """
 
 from __future__ import annotations

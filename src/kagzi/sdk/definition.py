@@ -1,5 +1,6 @@
-"""What users declare: workflows and steps. A declaration is checked where it is written: its names, its options, and that
-its annotations can be encoded. Calling a decorated function calls the function itself, so that it stays testable.
+"""What users declare: workflows and steps. A declaration is checked where it is written: its names, its options, and
+that its annotations can be encoded. Calling a decorated function calls the function itself, so that it stays
+testable.
 """
 
 from __future__ import annotations
@@ -228,8 +229,8 @@ def as_step(function: Callable[..., Any]) -> Step[..., Any]:
 
 @functools.lru_cache(maxsize=4_096)
 def result_of(function: Callable[..., Any]) -> Any:
-    """What a function is annotated to return; None when it does not say."""
-    return _annotations(function).get("return")
+    """What a function is annotated to return; Any when it does not say, which takes plain values alone."""
+    return _annotations(function).get("return", Any)
 
 
 def _annotations(function: Callable[..., Any]) -> dict[str, Any]:
@@ -241,8 +242,6 @@ def _annotations(function: Callable[..., Any]) -> dict[str, Any]:
     except (NameError, TypeError, AttributeError):
         # A name that exists only for type checkers: the value is then encoded by what it is.
         found = {}
-    if "return" in found and found["return"] is type(None):
-        found["return"] = None.__class__
     return found
 
 
@@ -251,12 +250,13 @@ def _input_of(name: str, function: Callable[..., Any]) -> tuple[bool, Any]:
     plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     if not 1 <= len(parameters) <= 2 or any(parameter.kind not in plain for parameter in parameters):
         raise ConfigError(
-            f"workflow {name!r} must take a Context and at most one input, as `async def {name}(ctx: Context, order: Order)`:"
+            f"workflow {name!r} must take a Context and at most one input, as "
+            f"`async def {name}(ctx: Context, order: Order)`:"
             " put several values into one dataclass"
         )
     if len(parameters) == 1:
         return False, None
-    return True, _annotations(function).get(parameters[1].name)
+    return True, _annotations(function).get(parameters[1].name, Any)
 
 
 def _check_annotation(name: str, verb: str, annotation: Any) -> None:
@@ -281,8 +281,8 @@ def _checked_retry(retry: Retry) -> Retry:
 
 
 def _hash(function: Callable[..., Any]) -> str:
-    """Changes when the workflow's module changes. asyncio schedules differently between minor versions of Python, so the
-    version is part of it.
+    """Changes when the workflow's module changes. asyncio schedules differently between minor versions of Python, so
+    the version is part of it.
     """
     try:
         module = inspect.getmodule(function)

@@ -1,6 +1,6 @@
-"""Running step bodies for an execution, and what is done when one fails. A plain step that fails is judged by the server. An
-effect (`@step(effect=True)`) whose outcome is in doubt is never run again on a guess: its reconciler is asked, and without
-an answer the run waits for a person.
+"""Running step bodies for an execution, and what is done when one fails. A plain step that fails is judged by the
+server. An effect (`@step(effect=True)`) whose outcome is in doubt is never run again on a guess: its reconciler is
+asked, and without an answer the run waits for a person.
 """
 
 from __future__ import annotations

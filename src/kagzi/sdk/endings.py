@@ -1,5 +1,5 @@
-"""How an execution ends: each function answers the operation that gives the run away. Nothing here changes the run; it is
-the list of endings that `Execution` chooses from.
+"""How an execution ends: each function answers the operation that gives the run away. Nothing here changes the run;
+it is the list of endings that `Execution` chooses from.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ def of(root: asyncio.Task[Any], run: Execution) -> Ending:
     if isinstance(error, ContinueAsNew):
         return _continued(error, run)
     if error is not None:
-        return failed(error, run)
+        return failed(error)
     try:
         output = run.values.encode(root.result(), run.definition.output, "output")
     except PayloadError as refused:
-        return failed(refused, run)
+        return failed(refused)
     return "complete", pb.Complete(output=output, operation_id=_operation_id())
 
 
-def failed(error: BaseException, run: Execution) -> Ending:
+def failed(error: BaseException) -> Ending:
     """An error left the code."""
     step = _left_by(error)
     return "fail", pb.Fail(
@@ -86,7 +86,7 @@ def _continued(ending: ContinueAsNew, run: Execution) -> Ending:
         try:
             message.input.CopyFrom(run.values.encode(ending.given, run.definition.input, "input"))
         except PayloadError as refused:
-            return failed(refused, run)
+            return failed(refused)
     return "continue_as_new", message
 
 

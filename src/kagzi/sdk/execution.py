@@ -1,6 +1,6 @@
-"""One run, executed. The code runs on a loop of its own until it rests; then exactly one result is handed to it, on record
-or new, and it runs again. No step body begins while results on record remain, or before every result the code has got is
-durable. When nothing can move by itself the run is given back with what it waits for.
+"""One run, executed. The code runs on a loop of its own until it rests; then exactly one result is handed to it, on
+record or new, and it runs again. No step body begins while results on record remain, or before every result the code
+has got is durable. When nothing can move by itself the run is given back with what it waits for.
 
 `_turn` is the whole of it: it shows every way a run goes on and every way it ends.
 """
@@ -56,7 +56,7 @@ class Execution:
         self.host = host
         self.values = Values(host.codecs, host.namespace, delivery.workflow_type)
         self.ledger = Ledger(delivery.history)
-        self.waits = Waits(delivery, self.ledger)
+        self.waits = Waits(delivery)
         self.open: dict[str, Pending] = {}
         self.readings = Readings(self)
         self.loop = RunLoop(self.readings, on_trouble=self._trouble)
@@ -125,7 +125,7 @@ class Execution:
             while not self._root.done() and self.mismatch is None and self._hand_over_next():
                 self.loop.pump()
         except Spinning as error:
-            self._finish(*endings.failed(error, self))
+            self._finish(*endings.failed(error))
             return
         mismatch = self.mismatch or self.ledger.mismatch or (self.ledger.unreached() if self._at_rest() else None)
         if mismatch is not None:
@@ -146,7 +146,9 @@ class Execution:
         return self._root.done() or (self.ledger.replaying and not self._judged)
 
     def _go_on(self) -> None:
-        """The code rests and waits for something new: records what it asked for, begins bodies, or gives the run back."""
+        """The code rests and waits for something new: records what it asked for, begins bodies, or gives the run
+        back.
+        """
         for pending in list(self.open.values()):
             if pending.state is State.NEW:
                 self._open_up(pending)

@@ -1,6 +1,6 @@
-"""Heartbeats: a thread with a connection of its own renews the leases of what the worker really holds, so that code which
-blocks the event loop cannot starve them. It goes on while servers are away, at the next one of the list, and writes
-nothing but leases. What it hears is told on the event loop.
+"""Heartbeats: a thread with a connection of its own renews the leases of what the worker really holds, so that code
+which blocks the event loop cannot starve them. It goes on while servers are away, at the next one of the list, and
+writes nothing but leases. What it hears is told on the event loop.
 """
 
 from __future__ import annotations
@@ -112,11 +112,16 @@ class Heartbeat:
             self._wakeup.clear()
             if self._stopping:
                 return
-            self._watchdog.look()
-            welcome = self._welcome
-            if welcome is not None and (self._asked or time.monotonic() >= due):
-                self._asked = False
-                due = time.monotonic() + self._beat(welcome)
+            try:
+                self._watchdog.look()
+                welcome = self._welcome
+                if welcome is not None and (self._asked or time.monotonic() >= due):
+                    self._asked = False
+                    due = time.monotonic() + self._beat(welcome)
+            except Exception:
+                # Without this thread every lease would run out.
+                log.exception("a heartbeat met a defect")
+                due = time.monotonic() + _LONGEST_PAUSE
 
     def _beat(self, welcome: pb.RegisterResponse) -> float:
         """One heartbeat; answers the time until the next."""
@@ -149,7 +154,7 @@ class Heartbeat:
             self._tell(self._listener.forgotten)
             return 0.0
         why = calls.error_from(error) if isinstance(error, grpc.RpcError) else error
-        log.log(logging.DEBUG if self._failing else logging.WARNING, "a heartbeat failed: %s", why)
+        log.log(logging.DEBUG if self._failing else logging.WARNING, "a heartbeat failed, trying on: %s", why)
         self._failing = True
         self._stub = next(self._stubs)
         return min(max(interval / 10, _SHORTEST_PAUSE), _LONGEST_PAUSE) * random.uniform(0.5, 1.0)

@@ -1,6 +1,6 @@
-"""The ledger of one run: what is on record, what the code has asked for so far, and whether the two agree. Pure: it sends
-nothing, waits for nothing and knows no clock. Steps are known by name and occurrence; the order of requests is their
-position, the order in which results were handed to the code is their sequence.
+"""The ledger of one run: what is on record, what the code has asked for so far, and whether the two agree. Pure: it
+sends nothing, waits for nothing and knows no clock. Steps are known by name and occurrence; the order of requests is
+their position, the order in which results were handed to the code is their sequence.
 """
 
 from __future__ import annotations

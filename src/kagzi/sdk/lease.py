@@ -1,6 +1,6 @@
-"""Leases: the runs a worker holds, each with its token and the time until which a step may begin. Kept on the event loop,
-read and renewed by the thread of the heartbeats: every change is one assignment, so neither waits for the other. Times are
-monotonic and err to the early side; nothing here asks a server.
+"""Leases: the runs a worker holds, each with its token and the time until which a step may begin. Kept on the event
+loop, read and renewed by the thread of the heartbeats: every change is one assignment, so neither waits for the
+other. Times are monotonic and err to the early side; nothing here asks a server.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Protocol
 
 from kagzi.protocol.v1 import worker_pb2 as pb
 
-# A delivery that may be older than this is not begun before a heartbeat says that it is still ours: the server puts back
-# what is not acknowledged within 5 s.
+# A delivery that may be older than this is not begun before a heartbeat says that it is still ours: the server puts
+# back what is not acknowledged within 5 s.
 _LATE = 2.5
 
 
@@ -96,8 +96,8 @@ class Leases:
         return lease
 
     def _begin_until(self, delivery: pb.Delivery, now: float) -> float:
-        # It may have waited long in a buffer: this process may have stood still. What was claimed at a known time of the
-        # database is as old as its clock can be ahead of that by now.
+        # It may have waited long in a buffer: this process may have stood still. What was claimed at a known time of
+        # the database is as old as its clock can be ahead of that by now.
         until = now + (delivery.lease_until_us - delivery.now_us) / 1e6
         if self._clock is None:
             return until - self._margin

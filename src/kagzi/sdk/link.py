@@ -1,7 +1,7 @@
-"""The link: a worker's stream to whichever server of its list answers. It says hello with all that the worker holds, gives
-credit for free slots, writes one frame for everything that was sent in a turn of the loop, and puts deliveries together.
-A stream that ends is followed by another, here or at the next server; only a server that refuses the very first hello
-ends it. It decides nothing about runs.
+"""The link: a worker's stream to whichever server of its list answers. It says hello with all that the worker holds,
+gives credit for free slots, writes one frame for everything that was sent in a turn of the loop, and puts deliveries
+together. A stream that ends is followed by another, here or at the next server; only a server that refuses the very
+first hello ends it. It decides nothing about runs.
 """
 
 from __future__ import annotations
@@ -276,8 +276,8 @@ class Link:
 
     def _complain(self, target: str, error: ServerError | None, *, again: bool) -> None:
         """Says once why there is no stream; what follows until there is one is for those who look closely."""
-        why = "the server closed the stream" if error is None else str(error)
-        log.log(logging.DEBUG if again else logging.WARNING, "lost %s: %s Trying on.", target, why)
+        why = "the stream ended" if error is None else error.message.rstrip(".")
+        log.log(logging.DEBUG if again else logging.WARNING, "no stream to %s: %s. Trying on", target, why)
 
 
 def _passes(error: ServerError) -> bool:

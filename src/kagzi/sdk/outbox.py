@@ -1,6 +1,6 @@
-"""The outbox: operations on their way to the server. They leave in the order in which they were sent, many to a frame, and
-are kept until they are answered: what was not is sent again over the next stream, under its old number, and takes effect
-once. Nothing here waits or knows a stream.
+"""The outbox: operations on their way to the server. They leave in the order in which they were sent, many to a
+frame, and are kept until they are answered: what was not is sent again over the next stream, under its old number,
+and takes effect once. Nothing here waits or knows a stream.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class Sent:
 
 
 class Outbox:
-    """`wake` is called when a frame can be made; `settled` when a run that is over has no more to hear; `fallen` when an
-    operation was refused and nobody but the worker can draw the consequence.
+    """`wake` is called when a frame can be made; `settled` when a run that is over has no more to hear; `fallen` when
+    an operation was refused and nobody but the worker can draw the consequence.
     """
 
     def __init__(
@@ -84,8 +84,8 @@ class Outbox:
         self._enqueue((Sent(lease, name, body, answered),))
 
     def send_soon(self, lease: Lease, name: str, body: Message) -> Callable[[], bool]:
-        """Takes an operation that leaves with the next one of its run, or within 100 ms. Answers how to withdraw it, which
-        says True when it had not left.
+        """Takes an operation that leaves with the next one of its run, or within 100 ms. Answers how to withdraw it,
+        which says True when it had not left.
         """
         sent = Sent(lease, name, body, None)
         sent.since = time.monotonic()

@@ -1,4 +1,6 @@
-"""A step that the code waits for: its place in the history, the future the code awaits, and what is known of it so far."""
+"""A step that the code waits for: its place in the history, the future the code awaits, and what is known of it so
+far.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A worker's post: where it works and on what, by keyword, environment or default. Everything is checked when it is made,
-and an error says what to change. It opens no connection.
+"""A worker's post: where it works and on what, by keyword, environment or default. Everything is checked when it is
+made, and an error says what to change. It opens no connection.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ def _concurrency(given: int | None) -> int:
     number = int(found) if isinstance(found, str) and found.isascii() and found.isdecimal() else found
     if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number <= _MOST:
         raise ConfigError(
-            f"concurrency (KAGZI_CONCURRENCY) is how many runs a worker holds at once, a whole number from 1 to {_MOST}, "
-            f"and not {found!r}."
+            f"concurrency (KAGZI_CONCURRENCY) is how many runs a worker holds at once: a whole number from 1 to "
+            f"{_MOST}, and not {found!r}."
         )
     return number
 
@@ -117,13 +117,13 @@ def _by_name(workflows: Iterable[Workflow[Any, Any]], queue: str) -> dict[str, W
             )
         if named.setdefault(each.name, each) is not each:
             raise ConfigError(
-                f"Two workflows are called {each.name!r} ({_place(named[each.name])} and {_place(each)}): rename one with "
-                "@workflow(name=...)."
+                f"Two workflows are called {each.name!r} ({_place(named[each.name])} and {_place(each)}): rename one "
+                "with @workflow(name=...)."
             )
         if each.queue is not None and each.queue != queue:
             raise ConfigError(
-                f"Workflow {each.name!r} is declared for the queue {each.queue!r}, but this worker serves {queue!r}: leave "
-                f"it to a worker with queue={each.queue!r}, or change its @workflow(queue=...)."
+                f"Workflow {each.name!r} is declared for the queue {each.queue!r}, but this worker serves {queue!r}: "
+                f"leave it to a worker with queue={each.queue!r}, or change its @workflow(queue=...)."
             )
     if not named:
         raise ConfigError("A worker needs workflows to run: pass them, as Worker(workflows=[order]).")

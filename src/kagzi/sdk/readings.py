@@ -1,5 +1,5 @@
-"""What the code of a run reads without waiting: the clock, patches, counters behind its random numbers; and the timers of
-asyncio. Whatever could differ in replay is put on record when it is first read.
+"""What the code of a run reads without waiting: the clock, patches, counters behind its random numbers; and the
+timers of asyncio. Whatever could differ in replay is put on record when it is first read.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A worker's shift, from its first hello to its goodbye: the delivered runs, each from its first chunk until its last
-operation is answered. It is what an execution sees of its worker, and what the stream and the heartbeats speak to. A run
-whose lease is lost is dropped and writes nothing more. Everything here happens on the event loop.
+operation is answered. It is what an execution sees of its worker, and what the stream and the heartbeats speak to. A
+run whose lease is lost is dropped and writes nothing more. Everything here happens on the event loop.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Shift:
         self.codecs: Chain = post.codecs
         self.executor: Executor = Threads(post.concurrency)
         self.leases = Leases()
-        self.outbox = Outbox(wake=lambda: self.link.wake(), settled=self._free, fallen=self._fall)
+        self.outbox = Outbox(wake=self._wake, settled=self._free, fallen=self._fall)
         self.link = Link(post.targets, self, self.outbox, api_key=post.api_key, tls=post.tls)
         self.heartbeat = Heartbeat(
             post.targets, self.leases, self, namespace=post.namespace, api_key=post.api_key, tls=post.tls
@@ -58,8 +58,8 @@ class Shift:
         self._loop = asyncio.get_running_loop()
 
     async def drain(self, hurry: asyncio.Event) -> None:
-        """Takes no more runs and lets those held get on until the drain timeout, or until there is a hurry. What is left
-        then is interrupted and given back.
+        """Takes no more runs and lets those held get on until the drain timeout, or until there is a hurry. What is
+        left then is interrupted and given back.
         """
         self._open = False
         if self.leases:
@@ -151,7 +151,7 @@ class Shift:
         self._empty.clear()
 
     def arrived(self, delivery: pb.Delivery) -> None:
-        """A run is here. It begins, unless it may be here too late: then not before a heartbeat says that it is ours."""
+        """A run is here. It begins, unless it may be too late: then not before a heartbeat says that it is ours."""
         lease = self.leases.by_token.get(delivery.claim_token)
         if lease is None:
             return
@@ -266,8 +266,11 @@ class Shift:
             lease.delivery = None
             if not self.leases:
                 self._empty.set()
-            self.link.wake()
+            self._wake()
         return removed
+
+    def _wake(self) -> None:
+        self.link.wake()
 
 
 def _drop(execution: Run) -> None:

@@ -1,5 +1,5 @@
-"""Threads for sync step bodies. Unlike those of `concurrent.futures` they do not keep the process from ending: a body that
-cannot be stopped must not hold up a worker that has given its run back. They are made when needed and kept.
+"""Threads for sync step bodies. Unlike those of `concurrent.futures` they do not keep the process from ending: a body
+that cannot be stopped must not hold up a worker that has given its run back. They are made when needed and kept.
 """
 
 from __future__ import annotations

@@ -55,7 +55,8 @@ class Values:
         try:
             return result_of(function)
         except TypeError:
-            return None
+            # A callable that cannot be hashed has no declaration to remember either.
+            return Any
 
 
 def input_hash(seed: int, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> int:

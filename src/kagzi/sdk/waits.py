@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 from kagzi.protocol.v1 import worker_pb2 as pb
 from kagzi.protocol.v1.common_pb2 import CANCEL, CANCELLED, CHILD_WORKFLOW, COMPLETED, SIGNAL, SLEEP, Failure, Signal
-from kagzi.sdk.history import Ledger
 from kagzi.sdk.pending import Completion, Pending
 
 # The type of a recorded failure that stands for a child that was cancelled.
@@ -20,7 +19,7 @@ CHILD_CANCELLED = "RunCancelled"
 class Waits:
     """The facts of one run that are not in its history yet."""
 
-    def __init__(self, delivery: pb.Delivery, ledger: Ledger) -> None:
+    def __init__(self, delivery: pb.Delivery) -> None:
         self._now_us = delivery.now_us
         self._read_at = time.monotonic()
         self._signals: defaultdict[str, deque[Signal]] = defaultdict(deque)

@@ -59,8 +59,8 @@ class Watchdog:
     def _warn(self, seconds: float) -> None:
         task = asyncio.current_task(self._loop)
         log.warning(
-            "the event loop is blocked for %.1f s by %s at %s: no other run of this worker gets on. Make the step a plain "
-            "`def`, which runs in a thread, or await what blocks",
+            "the event loop is blocked for %.1f s by %s at %s: no other run of this worker gets on. Make the step a "
+            "plain `def`, which runs in a thread, or await what blocks",
             seconds,
             repr(task.get_name()) if task is not None else "code outside of steps",
             _where(sys._current_frames().get(self._thread)),  # noqa: SLF001 - the documented way to another thread

@@ -1,6 +1,6 @@
-"""`Worker`: runs workflows. It takes runs from one queue, as many at a time as it is told, until it is asked to stop; then
-it drains: takes no more, lets what it holds get on for a while, gives the rest back and says goodbye. It never ends because
-a server or its database is away.
+"""`Worker`: runs workflows. It takes runs from one queue, as many at a time as it is told, until it is asked to stop;
+then it drains: takes no more, lets what it holds get on for a while, gives the rest back and says goodbye. It never
+ends because a server or its database is away.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Group commit. Operations of all callers gather in lanes by namespace and run, and share transactions. An operation that
-was taken is applied and answered, whatever becomes of its caller. What waits is bounded, so that overload is slow and
-never memory. A run that somebody else has locked waits apart, and nobody waits with it.
+"""Group commit. Operations of all callers gather in lanes by namespace and run, and share transactions. An operation
+that was taken is applied and answered, whatever becomes of its caller. What waits is bounded, so that overload is
+slow and never memory. A run that somebody else has locked waits apart, and nobody waits with it.
 """
 
 from __future__ import annotations

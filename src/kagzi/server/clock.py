@@ -1,5 +1,5 @@
-"""The database's clock, as far as this process knows it. Leases, timers and deadlines are decided in SQL; this only says
-how long to wait before looking again. It is never asked whether something is due.
+"""The database's clock, as far as this process knows it. Leases, timers and deadlines are decided in SQL; this only
+says how long to wait before looking again. It is never asked whether something is due.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Brings runs to free places. One loop for each queue that somebody serves claims in batches for all free places at once;
-it is woken by a start, a notice, a timer set to the earliest due time, or a tick. A run that is started while a place is
-free and nothing older waits is handed over as it is stored, without a claim.
+"""Brings runs to free places. One loop for each queue that somebody serves claims in batches for all free places at
+once; it is woken by a start, a notice, a timer set to the earliest due time, or a tick. A run that is started while a
+place is free and nothing older waits is handed over as it is stored, without a claim.
 """
 
 from __future__ import annotations
@@ -305,9 +305,7 @@ class Queue(Loop):
     async def _claim_suspects(self, group: Group) -> None:
         """Runs that may take their worker down: one at most for each worker, so that its neighbours do not suffer."""
         places = [
-            place
-            for place in group.places
-            if place.free > 0 and not self._dispatcher.has_suspect(place.worker_id)
+            place for place in group.places if place.free > 0 and not self._dispatcher.has_suspect(place.worker_id)
         ]
         for place in places:
             place.free -= 1

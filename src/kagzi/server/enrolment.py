@@ -38,9 +38,7 @@ class Enrolled:
 class Enrolment:
     """Registers workers and renews their leases."""
 
-    def __init__(
-        self, database: Database, announcer: Announcer, *, lease: timedelta, heartbeat: timedelta
-    ) -> None:
+    def __init__(self, database: Database, announcer: Announcer, *, lease: timedelta, heartbeat: timedelta) -> None:
         self._database = database
         self._announcer = announcer
         self._lease_ms = int(lease.total_seconds() * 1_000)
@@ -72,10 +70,10 @@ class Enrolment:
             )
 
         registered = await self._database.transact(register)
-        while registered.more_parked and await self._database.transact(
-            lambda c: workers.release_parked(c, namespace, task_queue, types)
-        ):
-            pass
+        more = registered.more_parked
+        while more:
+            released = await self._database.transact(lambda c: workers.release_parked(c, namespace, task_queue, types))
+            more = released > 0
         if registered.released:
             self._announcer.due(namespace, task_queue)
         served = served_by(namespace, task_queue, types)
@@ -175,9 +173,7 @@ def served_by(namespace: str, task_queue: str, types: Sequence[ServedType]) -> S
     """Runs without a version go to any worker of the type; those with one only to workers that have it."""
     pairs = {(served.name, version) for served in types for version in ("", served.version)}
     ordered = sorted(pairs)
-    return Served(
-        namespace, task_queue, tuple(name for name, _ in ordered), tuple(version for _, version in ordered)
-    )
+    return Served(namespace, task_queue, tuple(name for name, _ in ordered), tuple(version for _, version in ordered))
 
 
 def pairs(held: Sequence[pb.Held], field: str) -> list[Pair]:

@@ -1,5 +1,5 @@
-"""A lane of the batcher: operations wait here for the next flush, and one flush is under way at a time. While it commits
-the next batch gathers; a lone operation flushes at once.
+"""A lane of the batcher: operations wait here for the next flush, and one flush is under way at a time. While it
+commits the next batch gathers; a lone operation flushes at once.
 """
 
 from __future__ import annotations

@@ -36,11 +36,7 @@ async def flush(
 ) -> list[Outcome]:
     """Applies the operations and commits. Each has its answer afterwards; one outcome for each transaction it took."""
     try:
-        return [
-            await database.transact(
-                lambda connection: apply(connection, namespace, operations, lease), patience
-            )
-        ]
+        return [await database.transact(lambda connection: apply(connection, namespace, operations, lease), patience)]
     except (asyncpg.PostgresError, asyncpg.DataError, ValueError, OverflowError) as error:
         if len(operations) == 1:
             operations[0].answer = _unwritable(operations[0], error)
@@ -68,11 +64,7 @@ async def _apart(
 
 
 def _fall_with_predecessors(applied: Sequence[Operation], part: Sequence[Operation]) -> None:
-    fallen = {
-        (operation.run_id, operation.token)
-        for operation in applied
-        if operation.chained and operation.refused
-    }
+    fallen = {(operation.run_id, operation.token) for operation in applied if operation.chained and operation.refused}
     for operation in part:
         if operation.answer is not None and not operation.refused:
             operation.answer = None
@@ -91,22 +83,16 @@ def _unwritable(operation: Operation, error: Exception) -> ErrorDetail:
     )
     if isinstance(error, asyncpg.UniqueViolationError) and error.constraint_name == "step_latest":
         step = getattr(operation.body, "step_id", "")
-        message = (
-            f"step {step!r} of run {operation.run_id} has its outcome on record and gets no further attempt"
-        )
+        message = f"step {step!r} of run {operation.run_id} has its outcome on record and gets no further attempt"
         return errors.precondition(message, step).detail
     if isinstance(error, asyncpg.DataError | ValueError | OverflowError | asyncpg.CheckViolationError):
         message = f"{operation.kind.name} holds a value that cannot be stored: {type(error).__name__}"
         return errors.invalid("", message, operation.run_id).detail
-    message = (
-        f"{operation.kind.name} failed inside the database ({type(error).__name__}); see the server's log"
-    )
+    message = f"{operation.kind.name} failed inside the database ({type(error).__name__}); see the server's log"
     return ErrorDetail(code=ErrorDetail.INTERNAL, message=message, subject=operation.run_id)
 
 
-async def apply(
-    connection: Connection, namespace: str, operations: Sequence[Operation], lease: timedelta
-) -> Outcome:
+async def apply(connection: Connection, namespace: str, operations: Sequence[Operation], lease: timedelta) -> Outcome:
     """Applies the operations inside the caller's transaction."""
     outcome = Outcome()
     for operation in operations:
@@ -137,9 +123,7 @@ def _crashed(operation: Operation, fence: Fence) -> bool:
     return lock is not None and lock.crashed and not operation.refused
 
 
-async def _stop_at_fence(
-    connection: Connection, namespace: str, operations: Sequence[Operation], fence: Fence
-) -> None:
+async def _stop_at_fence(connection: Connection, namespace: str, operations: Sequence[Operation], fence: Fence) -> None:
     """Answers what may not pass: runs that somebody has locked or that do not exist, and tokens that are not current,
     unless the operation repeats one that took effect.
     """
@@ -199,9 +183,7 @@ def _unfallen(group: Sequence[Operation], operations: Sequence[Operation]) -> li
     if not any(operation.refused for operation in operations):
         return list(group)
     fallen = {
-        (operation.run_id, operation.token)
-        for operation in operations
-        if operation.chained and operation.refused
+        (operation.run_id, operation.token) for operation in operations if operation.chained and operation.refused
     }
     left = []
     for operation in group:

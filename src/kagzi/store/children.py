@@ -32,9 +32,7 @@ async def start(
         if not isinstance(started.answer, StartWorkflowResponse):
             operation.answer = started.answer
             continue
-        answer = StartChildAnswer(
-            child_run_id=started.answer.run_id, already_exists=started.answer.already_exists
-        )
+        answer = StartChildAnswer(child_run_id=started.answer.run_id, already_exists=started.answer.already_exists)
         (handed if operation.body.start_only else waited).append(_step(operation, answer))
         operation.answer = answer
     if waited:
@@ -56,7 +54,7 @@ def _start(namespace: str, operation: Operation) -> Operation:
 
 
 def _step(operation: Operation, answer: StartChildAnswer) -> Operation:
-    """The record of the step: complete once the child exists, or RUNNING until the child's end is handed to the code."""
+    """The record of the step: complete once the child exists, or RUNNING until its end is handed to the code."""
     body: StartChild = operation.body
     step: StepStarted | StepCompleted
     if body.start_only:

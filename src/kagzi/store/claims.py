@@ -166,9 +166,7 @@ async def _settle_poisoned(
 async def _deliveries(connection: Connection, served: Served, claimed: Sequence[Record]) -> list[Delivery]:
     namespace = served.namespace
     run_ids = [str(row["run_id"]) for row in claimed]
-    inputs = {
-        row["run_id"]: row for row in await _inputs.fetch(connection, namespace=namespace, run_ids=run_ids)
-    }
+    inputs = {row["run_id"]: row for row in await _inputs.fetch(connection, namespace=namespace, run_ids=run_ids)}
     recorded = await steps.history(connection, namespace, run_ids)
     histories = {run_id: list(group) for run_id, group in groupby(recorded, key=lambda row: row["run_id"])}
     there = await facts.of(connection, namespace, run_ids)

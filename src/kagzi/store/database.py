@@ -32,6 +32,8 @@ LOST = (
     asyncpg.TooManyConnectionsError,
     asyncpg.IdleInTransactionSessionTimeoutError,
     asyncpg.ReadOnlySQLTransactionError,
+    # What asyncpg says of a connection that was cut in the middle of an answer.
+    asyncpg.InternalClientError,
     # Of these only a closed connection or pool: see _patiently.
     asyncpg.InterfaceError,
     ConnectionError,
@@ -43,9 +45,7 @@ LOST = (
 class Database:
     """A pool of connections to one PostgreSQL database."""
 
-    def __init__(
-        self, url: str, *, size: int = 8, lease_seconds: float = 30, statement_cache: int = 512
-    ) -> None:
+    def __init__(self, url: str, *, size: int = 8, lease_seconds: float = 30, statement_cache: int = 512) -> None:
         self.url = url
         self._size = size
         self._cache = statement_cache

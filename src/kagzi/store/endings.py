@@ -40,13 +40,9 @@ LIVE = frozenset({"PENDING", "RUNNING", "SLEEPING"})
 TERMINAL = frozenset({"COMPLETED", "FAILED", "CANCELLED"})
 
 
-async def complete(
-    connection: Connection, namespace: str, operations: Sequence[Operation], outcome: Outcome
-) -> None:
+async def complete(connection: Connection, namespace: str, operations: Sequence[Operation], outcome: Outcome) -> None:
     """Ends runs with their outputs."""
-    outputs = [
-        operation.body.output if operation.body.HasField("output") else None for operation in operations
-    ]
+    outputs = [operation.body.output if operation.body.HasField("output") else None for operation in operations]
     found = await _complete.fetch(
         connection,
         namespace=namespace,
@@ -68,15 +64,10 @@ async def complete(
     await settle(connection, namespace, ended, outcome)
 
 
-async def fail(
-    connection: Connection, namespace: str, operations: Sequence[Operation], outcome: Outcome
-) -> None:
+async def fail(connection: Connection, namespace: str, operations: Sequence[Operation], outcome: Outcome) -> None:
     """Ends runs with an error. One with tries left is set back instead; one that was asked to cancel is CANCELLED."""
     run_ids = [operation.run_id for operation in operations]
-    facts = {
-        str(row["run_id"]): row
-        for row in await _failing.fetch(connection, namespace=namespace, run_ids=run_ids)
-    }
+    facts = {str(row["run_id"]): row for row in await _failing.fetch(connection, namespace=namespace, run_ids=run_ids)}
     decided = [_decide(operation.body, facts[operation.run_id]) for operation in operations]
     found = await _fail.fetch(
         connection,
@@ -161,9 +152,7 @@ async def cancel(
         operation.answer = CancelWorkflowResponse(status=rows.RUN_STATUS[status])
 
 
-async def _request(
-    connection: Connection, namespace: str, reasons: dict[str, str], outcome: Outcome
-) -> dict[str, str]:
+async def _request(connection: Connection, namespace: str, reasons: dict[str, str], outcome: Outcome) -> dict[str, str]:
     """Writes cancel requests for locked runs; answers the status of those that had not ended."""
     kept = {run_id: cancelled_error(reason) for run_id, reason in reasons.items()}
     found = await _cancel.fetch(
@@ -182,9 +171,7 @@ async def _request(
     return {str(row["run_id"]): row["status"] for row in found}
 
 
-async def _ask(
-    connection: Connection, namespace: str, run_ids: Sequence[str], reason: str, outcome: Outcome
-) -> None:
+async def _ask(connection: Connection, namespace: str, run_ids: Sequence[str], reason: str, outcome: Outcome) -> None:
     if run_ids:
         await _request(connection, namespace, dict.fromkeys(run_ids, reason), outcome)
 
@@ -193,9 +180,7 @@ async def terminate(
     connection: Connection, namespace: str, operations: Sequence[Operation], fence: Fence, outcome: Outcome
 ) -> None:
     """Ends runs now and answers the status each has then."""
-    kept = {
-        operation.run_id: _error("Terminated", operation.body.reason or "terminated") for operation in operations
-    }
+    kept = {operation.run_id: _error("Terminated", operation.body.reason or "terminated") for operation in operations}
     found = await _terminate.fetch(
         connection,
         namespace=namespace,
@@ -237,7 +222,9 @@ async def request_cancel(
 async def end_by_force(
     connection: Connection, namespace: str, run_ids: Sequence[str], status: str, error: str, outcome: Outcome
 ) -> None:
-    """Ends runs for callers that hold no fence: locks them and their parents in key order, then ends what still lives."""
+    """Ends runs for callers that hold no fence: locks them and their parents in key order, then ends what still
+    lives.
+    """
     await _lock_with_parents(connection, namespace, run_ids)
     found = await _terminate.fetch(
         connection,
@@ -326,9 +313,7 @@ async def settle(connection: Connection, namespace: str, ended: Sequence[Ended],
 
 async def status_answers(connection: Connection, namespace: str, operations: Sequence[Operation]) -> None:
     """Answers repeated endings with what the run is now."""
-    found = await _status.fetch(
-        connection, namespace=namespace, run_ids=[operation.run_id for operation in operations]
-    )
+    found = await _status.fetch(connection, namespace=namespace, run_ids=[operation.run_id for operation in operations])
     statuses = {str(row["run_id"]): row for row in found}
     for operation in operations:
         operation.answer = answer(statuses[operation.run_id])

@@ -28,9 +28,7 @@ class Unreachable(StoreError):
 
 def invalid(field: str, message: str, subject: str = "") -> Refused:
     """A field of the request is to blame."""
-    return Refused(
-        ErrorDetail(code=ErrorDetail.INVALID_ARGUMENT, message=message, subject=subject, field=field)
-    )
+    return Refused(ErrorDetail(code=ErrorDetail.INVALID_ARGUMENT, message=message, subject=subject, field=field))
 
 
 def not_found(what: str, subject: str, field: str = "") -> Refused:

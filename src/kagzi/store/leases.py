@@ -40,7 +40,9 @@ class Lock:
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """The locks of one batch, by run and token. A run in `busy` is locked by somebody else; one in neither is unknown."""
+    """The locks of one batch, by run and token. A run in `busy` is locked by somebody else; one in neither is
+    unknown.
+    """
 
     locks: dict[tuple[str, str | None], Lock] = field(default_factory=dict)
     busy: frozenset[str] = frozenset()

@@ -39,12 +39,8 @@ class Migration:
 def known() -> list[Migration]:
     """The migrations of this version, in order."""
     folder = files(__package__).joinpath("migrations")
-    entries = sorted(
-        (entry for entry in folder.iterdir() if entry.name.endswith(".sql")), key=lambda entry: entry.name
-    )
-    return [
-        Migration(entry.name.removesuffix(".sql"), entry.read_text(encoding="utf-8")) for entry in entries
-    ]
+    entries = sorted((entry for entry in folder.iterdir() if entry.name.endswith(".sql")), key=lambda entry: entry.name)
+    return [Migration(entry.name.removesuffix(".sql"), entry.read_text(encoding="utf-8")) for entry in entries]
 
 
 async def apply(url: str) -> list[str]:
@@ -88,10 +84,7 @@ async def _applied(connection: Connection) -> dict[str, str]:
         "create table if not exists kagzi.migrations (name text primary key, digest text not null,"
         " applied_at timestamptz not null default statement_timestamp())"
     )
-    return {
-        row["name"]: row["digest"]
-        for row in await connection.fetch("select name, digest from kagzi.migrations")
-    }
+    return {row["name"]: row["digest"] for row in await connection.fetch("select name, digest from kagzi.migrations")}
 
 
 def _verify(applied: dict[str, str]) -> None:

@@ -50,9 +50,7 @@ class Query:
         try:
             return iter([values[name] for name in self.parameters])
         except KeyError as missing:
-            raise TypeError(
-                f"{self.source}:{self.name} takes {self.parameters}, got {tuple(values)}"
-            ) from missing
+            raise TypeError(f"{self.source}:{self.name} takes {self.parameters}, got {tuple(values)}") from missing
 
 
 class Queries:

@@ -50,9 +50,7 @@ async def start(
             await _refuse_race(connection, namespace, external)
         if started == len(left):
             for operation in left:
-                _answer(
-                    operation, operation.run_id, "PENDING" if operation.slot is None else "RUNNING", outcome
-                )
+                _answer(operation, operation.run_id, "PENDING" if operation.slot is None else "RUNNING", outcome)
             return
         left = await _resolve(connection, namespace, left, outcome)
         if not left:
@@ -91,9 +89,7 @@ async def _insert(
         delays_ms=[body.delay_ms or None for body in bodies],
         start_ats=[body.start_at.ToDatetime(UTC) if body.HasField("start_at") else None for body in bodies],
         timeouts_ms=[body.timeout_ms if body.HasField("timeout_ms") else None for body in bodies],
-        retry_policies=[
-            rows.retry_policy_text(body.retry) if body.HasField("retry") else None for body in bodies
-        ],
+        retry_policies=[rows.retry_policy_text(body.retry) if body.HasField("retry") else None for body in bodies],
         labels=[rows.labels_text(dict(body.labels)) if body.labels else None for body in bodies],
         seeds=[operation.seed for operation in operations],
         parent_run_ids=[body.parent_run_id or None for body in bodies],
@@ -129,9 +125,7 @@ async def _resolve(
         for operation in operations:
             operation.answer = refused.detail
         return []
-    found = await _known.fetch(
-        connection, namespace=namespace, run_ids=[operation.run_id for operation in operations]
-    )
+    found = await _known.fetch(connection, namespace=namespace, run_ids=[operation.run_id for operation in operations])
     known = {str(row["run_id"]): row for row in found}
     unknown = [operation for operation in operations if operation.run_id not in known]
     for operation in operations:
@@ -228,7 +222,5 @@ async def resume(connection: Connection, namespace: str, run_id: str) -> tuple[s
     if row is None:
         run = await get(connection, namespace, run_id)
         status = rows.RUN_STATUS_NAME[run.status]
-        raise errors.precondition(
-            f"run {run_id} is not parked, it is {status}: there is nothing to resume", run_id
-        )
+        raise errors.precondition(f"run {run_id} is not parked, it is {status}: there is nothing to resume", run_id)
     return row["status"], row["task_queue"]

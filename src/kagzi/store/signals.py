@@ -1,5 +1,6 @@
 """Signals: named messages to runs, kept until received, in the order of their arrival. Storing one and making its run
-due are one transaction; the run's row is locked first, whatever its status, so that a suspension under way is not missed.
+due are one transaction; the run's row is locked first, whatever its status, so that a suspension under way is not
+missed.
 """
 
 from __future__ import annotations
@@ -125,6 +126,4 @@ async def final_run(connection: Connection, namespace: str, run_id: str) -> str 
 
 
 def _answer(operation: Operation, run_id: str, status: str) -> SignalWorkflowResponse:
-    return SignalWorkflowResponse(
-        signal_id=operation.body.signal_id, run_id=run_id, status=rows.RUN_STATUS[status]
-    )
+    return SignalWorkflowResponse(signal_id=operation.body.signal_id, run_id=run_id, status=rows.RUN_STATUS[status])

@@ -182,18 +182,14 @@ def _stored_answer(operation: Operation, record: Record) -> Any:
             return ACCEPTED
         case "FAIL_STEP" | "FAIL_STEP_AND_GIVE_BACK" if status not in ("COMPLETED", "RUNNING", "PENDING"):
             at = record["retry_at"]
-            delay = (
-                0 if at is None else max(0, rows.microseconds(at) - rows.microseconds(record["now"])) // 1000
-            )
+            delay = 0 if at is None else max(0, rows.microseconds(at) - rows.microseconds(record["now"])) // 1000
             return _failed_answer(at, delay)
         case "START_STEP" | "START_CHILD":
             return _started_answer(record["wake_at"], record["now"])
     return None
 
 
-async def set_aside(
-    connection: Connection, namespace: str, failed: Sequence[tuple[str, str]]
-) -> list[Record]:
+async def set_aside(connection: Connection, namespace: str, failed: Sequence[tuple[str, str]]) -> list[Record]:
     """A retry of whole workflows: (run, step) and all that was asked for after it will happen again."""
     return await _set_aside.fetch(
         connection,

@@ -22,9 +22,7 @@ _release = _sql.bind("release", columns=_GIVEN)
 _set_state = _sql.bind("set_state")
 
 
-async def suspend(
-    connection: Connection, namespace: str, operations: Sequence[Operation], outcome: Outcome
-) -> None:
+async def suspend(connection: Connection, namespace: str, operations: Sequence[Operation], outcome: Outcome) -> None:
     """Gives runs back until one of the steps they name can go on."""
     waits = [(operation.run_id, step) for operation in operations for step in operation.body.step_ids]
     found = await _suspend.fetch(
@@ -62,9 +60,7 @@ async def release(
 
 async def set_state(connection: Connection, namespace: str, operations: Sequence[Operation]) -> None:
     """Publishes documents; of several for one run the highest number stays."""
-    newest = {
-        operation.run_id: operation for operation in sorted(operations, key=lambda given: given.body.number)
-    }
+    newest = {operation.run_id: operation for operation in sorted(operations, key=lambda given: given.body.number)}
     await _set_state.execute(
         connection,
         namespace=namespace,

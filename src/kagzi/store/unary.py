@@ -1,5 +1,6 @@
-"""Operations of workers that know nothing but unary calls: the server keeps the order for them. Each looks at what is on
-record for its step and goes on from there, under the fence of its run, with the set-based writes of the other modules.
+"""Operations of workers that know nothing but unary calls: the server keeps the order for them. Each looks at what is
+on record for its step and goes on from there, under the fence of its run, with the set-based writes of the other
+modules.
 """
 
 from __future__ import annotations
@@ -61,7 +62,9 @@ def _may_run_again(record: Record, attempt_id: str) -> bool:
 
 
 async def fail_and_give_back(connection: Connection, operation: Operation, outcome: Outcome) -> None:
-    """A step failed: when another attempt follows, the run is given back until then and replay reaches the step again."""
+    """A step failed: when another attempt follows, the run is given back until then and replay reaches the step
+    again.
+    """
     await steps.fail(connection, operation.namespace, [operation])
     answer = operation.answer
     if not isinstance(answer, StepFailedAnswer):
@@ -161,9 +164,7 @@ async def receive(connection: Connection, operation: Operation) -> None:
     )
 
 
-async def await_child(
-    connection: Connection, operation: Operation, lease: timedelta, outcome: Outcome
-) -> None:
+async def await_child(connection: Connection, operation: Operation, lease: timedelta, outcome: Outcome) -> None:
     """Starts a child when its step is first reached; once the child has ended, records how and says so."""
     body: StartChild = operation.body
     record = await _latest(connection, operation, body.step_id)
@@ -187,9 +188,7 @@ async def await_child(
         if step.HasField("failure"):
             ended.failure.CopyFrom(step.failure)
     status = await endings.status_of(connection, operation.namespace, step.child_run_id)
-    operation.answer = StartChildResponse(
-        child_run_id=step.child_run_id, status=rows.RUN_STATUS[status], ended=ended
-    )
+    operation.answer = StartChildResponse(child_run_id=step.child_run_id, status=rows.RUN_STATUS[status], ended=ended)
 
 
 async def _ended_child(connection: Connection, operation: Operation, step: Step) -> ChildEnded | None:

@@ -51,9 +51,7 @@ def of_frame(namespace: str, message: pb.Operation) -> Operation:
     kind = _KINDS.get(name or "")
     if kind is None or name is None:
         raise Refused(
-            ErrorDetail(
-                code=ErrorDetail.UNIMPLEMENTED, message=f"this server does not know the operation {name!r}"
-            )
+            ErrorDetail(code=ErrorDetail.UNIMPLEMENTED, message=f"this server does not know the operation {name!r}")
         )
     run = pb.Held(run_id=message.run_id, claim_token=message.claim_token)
     operation = of_worker(namespace, kind, run, getattr(message, name), field=name)
@@ -91,9 +89,7 @@ def _step(_: str, body: Any, field: str) -> None:
         if value < 0:
             raise invalid(f"{field}.{name}", f"{field}.{name} is {value}, and must be 0 or more")
     if body.position > _POSITIONS:
-        raise checks.exceeded(
-            f"{field}.position", f"a run has at most {_POSITIONS} steps: continue as new before that"
-        )
+        raise checks.exceeded(f"{field}.position", f"a run has at most {_POSITIONS} steps: continue as new before that")
     for name in ("signal_id", "child_run_id"):
         if getattr(body, name, ""):
             setattr(body, name, checks.uuid(getattr(body, name), f"{field}.{name}"))
@@ -147,13 +143,9 @@ def _start_child(namespace: str, body: pb.StartChild, field: str) -> None:
     checks.name(body.step_id, f"{field}.step_id")
     body.attempt_id = checks.uuid(body.attempt_id, f"{field}.attempt_id")
     if not 0 <= body.position <= _POSITIONS:
-        raise invalid(
-            f"{field}.position", f"{field}.position is {body.position}, and must be 0 to {_POSITIONS}"
-        )
+        raise invalid(f"{field}.position", f"{field}.position is {body.position}, and must be 0 to {_POSITIONS}")
     if body.child.namespace not in ("", namespace):
-        raise invalid(
-            f"{field}.child.namespace", "a child lives in the namespace of its parent", body.child.namespace
-        )
+        raise invalid(f"{field}.child.namespace", "a child lives in the namespace of its parent", body.child.namespace)
     checks.uuid(body.child.run_id, f"{field}.child.run_id")
     try:
         start_operation(namespace, body.child)

@@ -1,6 +1,6 @@
-"""The stream: WorkerService.Connect. Frames of many operations in, frames of many answers and deliveries out. Whatever is
-there when a frame can be written travels in it. Every end of a stream is a drop: its credits are void, what it had not
-acknowledged is put back, and the worker goes on over another.
+"""The stream: WorkerService.Connect. Frames of many operations in, frames of many answers and deliveries out.
+Whatever is there when a frame can be written travels in it. Every end of a stream is a drop: its credits are void,
+what it had not acknowledged is put back, and the worker goes on over another.
 """
 
 from __future__ import annotations
@@ -39,9 +39,7 @@ _FRAME_BYTES = 1 << 20
 class Streams:
     """All streams of this server."""
 
-    def __init__(
-        self, database: Database, enrolment: Enrolment, batcher: Batcher, dispatcher: Dispatcher
-    ) -> None:
+    def __init__(self, database: Database, enrolment: Enrolment, batcher: Batcher, dispatcher: Dispatcher) -> None:
         self._database = database
         self._enrolment = enrolment
         self._batcher = batcher
@@ -62,9 +60,7 @@ class Streams:
         if older is not None:
             older.close("a newer stream of the same worker took over")
         lost = await self._enrolment.resume(namespace, enrolled.worker_id, held)
-        stream = Stream(
-            enrolled, [pair for pair in held if pair not in lost], self._batcher, self._dispatcher
-        )
+        stream = Stream(enrolled, [pair for pair in held if pair not in lost], self._batcher, self._dispatcher)
         stream.welcome(enrolled.response, lost, drain=enrolled.should_drain or self._stopping)
         self._streams[key] = stream
         try:

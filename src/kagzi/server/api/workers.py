@@ -32,9 +32,7 @@ _LONGEST_POLL_MS = 60_000
 class Workers(WorkerServiceServicer):
     """Registers workers, hands them runs, and records what becomes of those."""
 
-    def __init__(
-        self, enrolment: Enrolment, batcher: Batcher, dispatcher: Dispatcher, streams: Streams
-    ) -> None:
+    def __init__(self, enrolment: Enrolment, batcher: Batcher, dispatcher: Dispatcher, streams: Streams) -> None:
         self._enrolment = enrolment
         self._batcher = batcher
         self._dispatcher = dispatcher
@@ -67,16 +65,12 @@ class Workers(WorkerServiceServicer):
     async def BeginStep(self, request: pb.BeginStepRequest, context: Context) -> pb.BeginStepResponse:
         return await self._ask(request, Kind.BEGIN_STEP, request.step, "step", pb.BeginStepResponse)
 
-    async def CompleteStep(
-        self, request: pb.CompleteStepRequest, context: Context
-    ) -> pb.CompleteStepResponse:
+    async def CompleteStep(self, request: pb.CompleteStepRequest, context: Context) -> pb.CompleteStepResponse:
         await self._ask(request, Kind.COMPLETE_STEP, request.step, "step", pb.EndAnswer)
         return pb.CompleteStepResponse(status=STEP_COMPLETED)
 
     async def FailStep(self, request: pb.FailStepRequest, context: Context) -> pb.FailStepResponse:
-        operation = self._operation(
-            request, Kind.FAIL_STEP_AND_GIVE_BACK, request.step, "step", request.operation_id
-        )
+        operation = self._operation(request, Kind.FAIL_STEP_AND_GIVE_BACK, request.step, "step", request.operation_id)
         answer = await self._batcher.ask(operation)
         if isinstance(answer, pb.FailStepResponse):
             return answer
@@ -90,9 +84,7 @@ class Workers(WorkerServiceServicer):
                 status=status,
             )
         assert isinstance(answer, pb.EndAnswer)
-        return pb.FailStepResponse(
-            scheduled_retry=True, retry_at_us=answer.available_at_us, status=answer.status
-        )
+        return pb.FailStepResponse(scheduled_retry=True, retry_at_us=answer.available_at_us, status=answer.status)
 
     async def CompleteWorkflow(
         self, request: pb.CompleteWorkflowRequest, context: Context
@@ -100,9 +92,7 @@ class Workers(WorkerServiceServicer):
         answer = await self._ask(request, Kind.COMPLETE, request.complete, "complete", pb.EndAnswer)
         return pb.CompleteWorkflowResponse(status=answer.status)
 
-    async def FailWorkflow(
-        self, request: pb.FailWorkflowRequest, context: Context
-    ) -> pb.FailWorkflowResponse:
+    async def FailWorkflow(self, request: pb.FailWorkflowRequest, context: Context) -> pb.FailWorkflowResponse:
         answer = await self._ask(request, Kind.FAIL, request.fail, "fail", pb.EndAnswer)
         response = pb.FailWorkflowResponse(status=answer.status)
         if answer.HasField("available_at_us"):
@@ -135,9 +125,7 @@ class Workers(WorkerServiceServicer):
         answer = await self._ask(request, Kind.RELEASE, request.release, "release", pb.EndAnswer)
         return pb.ReleaseResponse(status=answer.status)
 
-    async def ReceiveSignal(
-        self, request: pb.ReceiveSignalRequest, context: Context
-    ) -> pb.ReceiveSignalResponse:
+    async def ReceiveSignal(self, request: pb.ReceiveSignalRequest, context: Context) -> pb.ReceiveSignalResponse:
         checks.name(request.step_id, "step_id")
         checks.name(request.name, "name")
         request.attempt_id = checks.uuid(request.attempt_id, "attempt_id")
@@ -146,17 +134,13 @@ class Workers(WorkerServiceServicer):
         return await self._ask(request, Kind.RECEIVE_SIGNAL, request, "receive", pb.ReceiveSignalResponse)
 
     async def StartChild(self, request: pb.StartChildRequest, context: Context) -> pb.StartChildResponse:
-        return await self._ask(
-            request, Kind.AWAIT_CHILD, request.start_child, "start_child", pb.StartChildResponse
-        )
+        return await self._ask(request, Kind.AWAIT_CHILD, request.start_child, "start_child", pb.StartChildResponse)
 
     async def SetState(self, request: pb.SetStateRequest, context: Context) -> pb.SetStateResponse:
         await self._ask(request, Kind.SET_STATE, request.set_state, "set_state", pb.EndAnswer)
         return pb.SetStateResponse(number=request.set_state.number)
 
-    async def ContinueAsNew(
-        self, request: pb.ContinueAsNewRequest, context: Context
-    ) -> pb.ContinueAsNewResponse:
+    async def ContinueAsNew(self, request: pb.ContinueAsNewRequest, context: Context) -> pb.ContinueAsNewResponse:
         body = request.continue_as_new
         answer = await self._ask(request, Kind.CONTINUE_AS_NEW, body, "continue_as_new", pb.EndAnswer)
         return pb.ContinueAsNewResponse(status=answer.status, new_run_id=body.new_run_id)
@@ -170,13 +154,9 @@ class Workers(WorkerServiceServicer):
         assert isinstance(given, answer), f"{kind.name} was answered with {type(given).__name__}"
         return given
 
-    def _operation(
-        self, request: Any, kind: Kind, body: Any, field: str, operation_id: str | None = None
-    ) -> Operation:
+    def _operation(self, request: Any, kind: Kind, body: Any, field: str, operation_id: str | None = None) -> Operation:
         namespace = checks.namespace(request.namespace)
-        return operations.of_worker(
-            namespace, kind, request.run, body, field=field, operation_id=operation_id
-        )
+        return operations.of_worker(namespace, kind, request.run, body, field=field, operation_id=operation_id)
 
 
 class _Poll:

@@ -36,17 +36,13 @@ class Workflows(WorkflowServiceServicer):
         self._batcher = batcher
         self._watchers = watchers
 
-    async def StartWorkflow(
-        self, request: pb.StartWorkflowRequest, context: Context
-    ) -> pb.StartWorkflowResponse:
+    async def StartWorkflow(self, request: pb.StartWorkflowRequest, context: Context) -> pb.StartWorkflowResponse:
         namespace = checks.namespace(request.namespace)
         answer = await self._batcher.ask(start_operation(namespace, request))
         assert isinstance(answer, pb.StartWorkflowResponse)
         return answer
 
-    async def StartWorkflows(
-        self, request: pb.StartWorkflowsRequest, context: Context
-    ) -> pb.StartWorkflowsResponse:
+    async def StartWorkflows(self, request: pb.StartWorkflowsRequest, context: Context) -> pb.StartWorkflowsResponse:
         namespace = checks.namespace(request.namespace)
         if len(request.starts) > checks.STARTS:
             raise checks.exceeded(
@@ -55,15 +51,11 @@ class Workflows(WorkflowServiceServicer):
         results = await asyncio.gather(*(self._start(namespace, start) for start in request.starts))
         return pb.StartWorkflowsResponse(results=results)
 
-    async def _start(
-        self, namespace: str, request: pb.StartWorkflowRequest
-    ) -> pb.StartWorkflowsResponse.Result:
+    async def _start(self, namespace: str, request: pb.StartWorkflowRequest) -> pb.StartWorkflowsResponse.Result:
         """One of many starts: refused alone."""
         try:
             if request.namespace not in ("", namespace):
-                raise invalid(
-                    "namespace", f"must be {namespace!r}, as in the request around it", request.namespace
-                )
+                raise invalid("namespace", f"must be {namespace!r}, as in the request around it", request.namespace)
             answer = await self._batcher.ask(start_operation(namespace, request))
         except Refused as refused:
             return pb.StartWorkflowsResponse.Result(error=refused.detail)
@@ -83,9 +75,7 @@ class Workflows(WorkflowServiceServicer):
         run = await self._database.read(lambda c: runs.get_by_external_id(c, namespace, external_id))
         return pb.GetWorkflowResponse(run=run)
 
-    async def ListWorkflows(
-        self, request: pb.ListWorkflowsRequest, context: Context
-    ) -> pb.ListWorkflowsResponse:
+    async def ListWorkflows(self, request: pb.ListWorkflowsRequest, context: Context) -> pb.ListWorkflowsResponse:
         namespace = checks.namespace(request.namespace)
         scope = checks.scope(request, namespace)
         page = checks.page(request.page_size, request.page_token, scope)
@@ -110,9 +100,7 @@ class Workflows(WorkflowServiceServicer):
             token = checks.page_token(scope, (found[-1].created_at.ToMicroseconds(), found[-1].run_id))
         return pb.ListWorkflowsResponse(runs=found, next_page_token=token)
 
-    async def CancelWorkflow(
-        self, request: pb.CancelWorkflowRequest, context: Context
-    ) -> pb.CancelWorkflowResponse:
+    async def CancelWorkflow(self, request: pb.CancelWorkflowRequest, context: Context) -> pb.CancelWorkflowResponse:
         request.reason = checks.text(request.reason, "reason", 2_000)
         answer = await self._batcher.ask(_on_run(Kind.CANCEL, request))
         assert isinstance(answer, pb.CancelWorkflowResponse)
@@ -126,16 +114,12 @@ class Workflows(WorkflowServiceServicer):
         assert isinstance(answer, pb.TerminateWorkflowResponse)
         return answer
 
-    async def SignalWorkflow(
-        self, request: pb.SignalWorkflowRequest, context: Context
-    ) -> pb.SignalWorkflowResponse:
+    async def SignalWorkflow(self, request: pb.SignalWorkflowRequest, context: Context) -> pb.SignalWorkflowResponse:
         namespace = checks.namespace(request.namespace)
         request.name = checks.name(request.name, "name")
         if request.HasField("payload"):
             checks.payload(request.payload, "payload")
-        request.signal_id = checks.uuid(request.signal_id, "signal_id", required=False) or str(
-            uuid_utils.uuid7()
-        )
+        request.signal_id = checks.uuid(request.signal_id, "signal_id", required=False) or str(uuid_utils.uuid7())
         run_id = await self._signalled(namespace, request)
         answer = await self._batcher.ask(Operation(Kind.SIGNAL, namespace, run_id, request))
         assert isinstance(answer, pb.SignalWorkflowResponse)
@@ -151,19 +135,13 @@ class Workflows(WorkflowServiceServicer):
         run_id = checks.uuid(request.run_id, "run_id")
         return await self._database.read(lambda c: signals.final_run(c, namespace, run_id)) or run_id
 
-    async def RetryWorkflow(
-        self, request: pb.RetryWorkflowRequest, context: Context
-    ) -> pb.RetryWorkflowResponse:
+    async def RetryWorkflow(self, request: pb.RetryWorkflowRequest, context: Context) -> pb.RetryWorkflowResponse:
         raise _later("retrying a run")
 
-    async def ForkWorkflow(
-        self, request: pb.ForkWorkflowRequest, context: Context
-    ) -> pb.ForkWorkflowResponse:
+    async def ForkWorkflow(self, request: pb.ForkWorkflowRequest, context: Context) -> pb.ForkWorkflowResponse:
         raise _later("forking a run")
 
-    async def ResumeWorkflow(
-        self, request: pb.ResumeWorkflowRequest, context: Context
-    ) -> pb.ResumeWorkflowResponse:
+    async def ResumeWorkflow(self, request: pb.ResumeWorkflowRequest, context: Context) -> pb.ResumeWorkflowResponse:
         namespace = checks.namespace(request.namespace)
         run_id = checks.uuid(request.run_id, "run_id")
         status, task_queue = await self._database.transact(lambda c: runs.resume(c, namespace, run_id))
@@ -173,9 +151,7 @@ class Workflows(WorkflowServiceServicer):
     async def ResolveStep(self, request: pb.ResolveStepRequest, context: Context) -> pb.ResolveStepResponse:
         raise _later("resolving a step")
 
-    async def WatchWorkflows(
-        self, request_iterator: Any, context: Context
-    ) -> AsyncIterator[pb.WatchWorkflowsResponse]:
+    async def WatchWorkflows(self, request_iterator: Any, context: Context) -> AsyncIterator[pb.WatchWorkflowsResponse]:
         async for frame in self._watchers.serve(request_iterator):
             yield frame
 
@@ -195,16 +171,9 @@ def start_operation(namespace: str, request: pb.StartWorkflowRequest) -> Operati
     request.run_id = checks.uuid(request.run_id, "run_id", required=False) or str(uuid_utils.uuid7())
     if request.HasField("input"):
         checks.payload(request.input, "input")
-    if request.HasField("delay_ms"):
-        checks.duration_ms(request.delay_ms, "delay_ms")
-        if request.HasField("start_at"):
-            raise invalid("start_at", "say delay_ms or start_at, not both")
-    if request.HasField("start_at"):
-        checks.timestamp(request.start_at, "start_at")
+    _check_times(request)
     if request.HasField("priority") and not 0 <= request.priority <= 4:
         raise invalid("priority", f"must be 0 to 4, got {request.priority}")
-    if request.HasField("timeout_ms"):
-        checks.duration_ms(request.timeout_ms, "timeout_ms", minimum=1)
     if request.HasField("retry"):
         checks.retry(request.retry, "retry")
     if request.labels:
@@ -219,6 +188,17 @@ def start_operation(namespace: str, request: pb.StartWorkflowRequest) -> Operati
     return Operation(Kind.START, namespace, request.run_id, request)
 
 
+def _check_times(request: pb.StartWorkflowRequest) -> None:
+    if request.HasField("delay_ms"):
+        checks.duration_ms(request.delay_ms, "delay_ms")
+        if request.HasField("start_at"):
+            raise invalid("start_at", "say delay_ms or start_at, not both")
+    if request.HasField("start_at"):
+        checks.timestamp(request.start_at, "start_at")
+    if request.HasField("timeout_ms"):
+        checks.duration_ms(request.timeout_ms, "timeout_ms", minimum=1)
+
+
 def _on_run(kind: Kind, request: Any) -> Operation:
     namespace = checks.namespace(request.namespace)
     return Operation(kind, namespace, checks.uuid(request.run_id, "run_id"), request)
@@ -229,15 +209,11 @@ def _filters(request: pb.ListWorkflowsRequest) -> dict[str, Any]:
     for status in request.statuses:
         checks.enum(status, RunStatus, "statuses", required=True)
         if status in (rows.RUN_STATUS["SCHEDULED"], rows.RUN_STATUS["PAUSED"]):
-            raise invalid(
-                "statuses", "SCHEDULED and PAUSED belong to schedules, which are listed with ListSchedules"
-            )
+            raise invalid("statuses", "SCHEDULED and PAUSED belong to schedules, which are listed with ListSchedules")
         statuses.append(rows.RUN_STATUS_NAME[status])
     return {
         "statuses": statuses or None,
-        "workflow_type": checks.name(request.workflow_type, "workflow_type")
-        if request.workflow_type
-        else None,
+        "workflow_type": checks.name(request.workflow_type, "workflow_type") if request.workflow_type else None,
         "task_queue": checks.name(request.task_queue, "task_queue") if request.task_queue else None,
         "labels": rows.labels_text(checks.labels(request.labels, "labels")),
         "since": checks.timestamp(request.since, "since") if request.HasField("since") else None,
