@@ -13,6 +13,7 @@ import typer
 from kagzi.cli.dev import dev
 from kagzi.cli.migrate import migrate
 from kagzi.cli.server import server
+from kagzi.cli.worker import worker
 
 app = typer.Typer(
     help="Durable workflows for Python on PostgreSQL.",
@@ -23,6 +24,7 @@ app = typer.Typer(
 app.command()(dev)
 app.command()(server)
 app.command()(migrate)
+app.command()(worker)
 
 
 def _version(asked: bool) -> None:

@@ -28,6 +28,8 @@ class _Reloader:
         self._source = source
         self._children: list[subprocess.Popen[bytes]] = []
         self._signalled = threading.Event()
+        # The newest child has ended by itself.
+        self._ended = False
 
     def run(self) -> int:
         before = {number: signal.signal(number, self._pass_on) for number in (signal.SIGTERM, signal.SIGINT)}
@@ -48,29 +50,32 @@ class _Reloader:
                 changed = sorted({path for path, _ in now ^ seen})
                 typer.echo(f"{', '.join(path.name for path in changed[:3])} changed: starting anew.", err=True)
                 seen = now
-                self._tell_all(signal.SIGTERM)
+                _tell(self._children[-1], signal.SIGTERM)
                 self._start()
-            elif self._children[-1].poll() is not None and len(self._children) > 0:
-                self._await_change(seen)
+            elif not self._ended and self._children[-1].poll() is not None:
+                self._ended = True
+                typer.echo("The worker has ended: waiting for a change.", err=True)
             self._children = [child for child in self._children[:-1] if child.poll() is None] + self._children[-1:]
 
     def _start(self) -> None:
         # In a session of its own, so that Ctrl-C reaches it through us alone: a second signal means "at once".
         self._children.append(subprocess.Popen(self._command, start_new_session=True))
+        self._ended = False
 
     def _pass_on(self, number: int, _: FrameType | None) -> None:
         self._signalled.set()
-        self._tell_all(number)
-
-    def _tell_all(self, number: int) -> None:
         for child in self._children:
-            if child.poll() is None:
-                child.send_signal(number)
+            _tell(child, number)
+
+
+def _tell(child: subprocess.Popen[bytes], number: int) -> None:
+    if child.poll() is None:
+        child.send_signal(number)
 
 
 def _snapshot(source: Path) -> frozenset[tuple[Path, int]]:
-    """The files and when each was changed."""
-    paths = source.rglob("*.py") if source.is_dir() else [source]
+    """The files of a package, or beside a file, and when each was changed."""
+    paths = source.rglob("*.py") if source.is_dir() else source.parent.glob("*.py")
     found = set()
     for path in paths:
         try:

@@ -76,20 +76,17 @@ def _work(
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)-7s %(message)s", datefmt="%H:%M:%S")
     workflows = _of_queue(collect(module), module, resolve_queue(queue))
-
-    async def work() -> None:
-        await Worker(
-            url,
-            workflows=workflows,
-            queue=queue,
-            concurrency=concurrency,
-            namespace=namespace,
-            drain_timeout=drain_timeout,
-        ).run()
-
+    made = Worker(
+        url,
+        workflows=workflows,
+        queue=queue,
+        concurrency=concurrency,
+        namespace=namespace,
+        drain_timeout=drain_timeout,
+    )
     names = ", ".join(sorted(workflow.name for workflow in workflows))
     typer.echo(f"Runs {names} of queue {resolve_queue(queue)}. Ctrl-C stops it.")
-    run(work())
+    run(made.run())
 
 
 def _of_queue(workflows: list[Workflow[Any, Any]], module: str, queue: str) -> list[Workflow[Any, Any]]:

@@ -32,17 +32,20 @@ def collect(place: str) -> list[Workflow[Any, Any]]:
 
 
 def source_of(place: str) -> Path:
-    """The file or the directory whose change may change the module: its outermost package. Imports nothing."""
+    """The directory of the outermost package, or else the file, whose change may change the module. Imports nothing."""
     path = _file(place)
-    if path is None:
-        top, *_ = place.split(".")
-        _see_here()
-        spec = importlib.util.find_spec(top) if top.isidentifier() else None
-        if spec is None or spec.origin is None:
-            raise _missing(place)
-        path = Path(spec.origin)
-    root, _ = _package(path)
-    return path.parent if path.name == "__init__.py" and root == path.parent else root
+    if path is not None:
+        return _package(path)[0]
+    top, *_ = place.split(".")
+    _see_here()
+    spec = importlib.util.find_spec(top) if top.isidentifier() else None
+    if spec is None:
+        raise _missing(place)
+    if spec.submodule_search_locations:
+        return Path(next(iter(spec.submodule_search_locations)))
+    if spec.origin is None:
+        raise _missing(place)
+    return Path(spec.origin)
 
 
 def _load(place: str) -> ModuleType:
@@ -111,7 +114,8 @@ def _see_here() -> None:
 
 def _missing(place: str) -> ConfigError:
     return ConfigError(
-        f"There is no module {place!r} in {Path.cwd()}: give an import path, as shop.orders, or a file, as shop/orders.py."
+        f"There is no module {place!r} in {Path.cwd()}: give an import path, as shop.orders, or a file, as "
+        "shop/orders.py."
     )
 
 

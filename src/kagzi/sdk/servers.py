@@ -125,10 +125,10 @@ class Servers:
         """What a caller is told after the last try."""
         if error.code != "UNAVAILABLE" or self._closed:
             return error
-        where = ", ".join(self.targets)
+        others = f" Tried: {', '.join(self.targets)}." if len(self.targets) > 1 else ""
         return Unavailable(
-            f"no Kagzi server answered at {where} for {patience:g} s ({error.message}). Start one (`kagzi dev`), or say "
-            'where it is: Client("host:port") or KAGZI_URL',
+            f"{error.message.rstrip('.')}.{others} Kept trying for {patience:g} s. Start a server with `kagzi dev`, or "
+            "say where it is: KAGZI_URL, or the client's first argument",
             retry_after=error.retry_after,
         )
 

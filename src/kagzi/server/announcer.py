@@ -29,6 +29,7 @@ class Announcer:
         self._queues: list[Queues] = []
         self._ended: list[Callable[[str, Sequence[Ended]], None]] = []
         self._told: list[Callable[[str, Sequence[str]], None]] = []
+        self._deadline: list[Callable[[], None]] = []
 
     def add_queues(self, queues: Queues) -> None:
         """`queues` hears of runs that are or become due."""
@@ -42,6 +43,10 @@ class Announcer:
         """`listener` hears of held runs for which a fact arrived."""
         self._told.append(listener)
 
+    def on_deadline(self, listener: Callable[[], None]) -> None:
+        """`listener` hears that a run got a deadline."""
+        self._deadline.append(listener)
+
     def announce(self, namespace: str, outcome: Outcome) -> None:
         """The transaction with this outcome was committed."""
         for task_queue in outcome.due:
@@ -49,6 +54,9 @@ class Announcer:
         for task_queue, moment in outcome.later.items():
             for queues in self._queues:
                 queues.look_at(namespace, task_queue, moment)
+        if outcome.deadline:
+            for listener in self._deadline:
+                listener()
         if outcome.ended:
             for ended in self._ended:
                 ended(namespace, outcome.ended)

@@ -146,6 +146,7 @@ class Server:
     def _subscribe(self) -> None:
         """Who hears of what, here and from other servers."""
         self.announcer.on_told(self.streams.told)
+        self.announcer.on_deadline(self.coordinator.look)
         self.announcer.on_ended(self.watchers.ended)
         self.notifier.subscribe(Kind.WORK, self.dispatcher.heard)
         self.notifier.subscribe(Kind.TOLD, self.streams.heard)

@@ -62,6 +62,10 @@ class Coordinator(Loop):
         self._wakeup = Wakeup()
         notifier.subscribe(Kind.CLOCK, lambda _key: self._wakeup.set())
 
+    def look(self) -> None:
+        """A deadline may be sooner than what is waited for."""
+        self._wakeup.set()
+
     async def run(self) -> None:
         while not self.stopping.is_set():
             try:

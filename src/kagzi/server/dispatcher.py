@@ -84,7 +84,10 @@ class Dispatcher:
             queue.leave(place)
 
     async def stop(self) -> None:
-        """Ends all claims; those under way are delivered or put back."""
+        """Ends all claims; those under way are delivered or put back. Whoever waits is told that nothing comes."""
+        for queue in self._queues.values():
+            for place in queue.places():
+                place.end()
         await asyncio.gather(*(queue.stop(grace=2.0) for queue in self._queues.values()))
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=2.0)
@@ -215,6 +218,9 @@ class Queue(Loop):
             group.places.remove(place)
             if not group.places:
                 del self._groups[place.served]
+
+    def places(self) -> list[Place]:
+        return [place for group in self._groups.values() for place in group.places]
 
     def look(self) -> None:
         for group in self._groups.values():

@@ -38,7 +38,7 @@ _PRIVATE = frozenset(
 _QUOTED = (
     (re.compile(r"\bpostgres(?:ql)?://[^\s'\"]+", re.IGNORECASE), "postgresql://" + _BLANKED),
     (re.compile(r"(invalid input for query argument \$\d+).*"), r"\1: " + _BLANKED),
-    (re.compile(r"^(DETAIL|CONTEXT):.*$", re.MULTILINE), r"\1: " + _BLANKED),
+    (re.compile(r"(DETAIL|CONTEXT): .*"), r"\1: " + _BLANKED),
 )
 
 

@@ -22,6 +22,10 @@ class Place(Protocol):
         """A claimed run for this worker; the claim is durable."""
         ...
 
+    def end(self) -> None:
+        """The server stops: nothing more comes here."""
+        ...
+
 
 class Group:
     """Places that serve the same types of one queue, so that one claim can serve them all."""

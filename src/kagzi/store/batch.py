@@ -19,12 +19,14 @@ from kagzi.protocol.v1.worker_pb2 import WaitAnswer
 from kagzi.store import children, endings, errors, facts, leases, runs, signals, steps, suspensions, unary
 from kagzi.store.database import Database
 from kagzi.store.leases import Fence
-from kagzi.store.operation import BUSY, UNFENCED, Kind, Operation, Outcome
+from kagzi.store.operation import BUSY, GIVING_AWAY, UNFENCED, Kind, Operation, Outcome
 
 log = structlog.get_logger(__name__)
 
 _STEPS = frozenset({Kind.COMPLETE_STEP, Kind.FAIL_STEP, Kind.START_STEP, Kind.FAIL_STEP_AND_GIVE_BACK})
 _PROGRESS = frozenset({Kind.COMPLETE_STEP, Kind.FAIL_STEP})
+# Kinds after which the run is not what its fence saw: what follows them in one batch is fenced anew.
+_CLOSING = GIVING_AWAY | {Kind.CANCEL, Kind.TERMINATE}
 # Kinds that look before they write and therefore apply one at a time.
 _ONE_BY_ONE = frozenset(
     {Kind.BEGIN_STEP, Kind.RECEIVE_SIGNAL, Kind.AWAIT_CHILD, Kind.SLEEP, Kind.FAIL_STEP_AND_GIVE_BACK}
@@ -106,11 +108,15 @@ async def apply(connection: Connection, namespace: str, operations: Sequence[Ope
         await _stop_at_fence(connection, namespace, rest, fence)
         flush = _Flush(connection, namespace, lease, fence, outcome)
         crashed: set[str] = set()
+        closed: set[str] = set()
         for wave in _waves(rest):
+            await _fence_again(flush, [one for _, group in wave for one in group if one.run_id in closed])
             for kind, group in wave:
-                left = _unfallen(group, rest)
+                left = _unfallen([operation for operation in group if operation.answer is None], rest)
                 if left:
                     await _APPLY[kind](flush, left)
+                if kind in _CLOSING:
+                    closed.update(operation.run_id for operation in left)
                 if kind in _PROGRESS:
                     crashed.update(operation.run_id for operation in left if _crashed(operation, fence))
         if crashed:
@@ -135,7 +141,8 @@ async def _stop_at_fence(connection: Connection, namespace: str, operations: Seq
             if operation.run_id in fence.busy:
                 operation.answer = BUSY
             else:
-                operation.answer = errors.not_found("run", operation.run_id, "run_id").detail
+                field = "run_id" if operation.token is None or operation.chained else "run.run_id"
+                operation.answer = errors.not_found("run", operation.run_id, field).detail
         elif operation.kind in UNFENCED or lock.held:
             continue
         elif operation.operation_id and operation.operation_id == lock.done:
@@ -153,9 +160,19 @@ async def _stop_at_fence(connection: Connection, namespace: str, operations: Seq
         await endings.status_answers(connection, namespace, repeats)
 
 
+async def _fence_again(flush: _Flush, operations: Sequence[Operation]) -> None:
+    """What follows the giving away of its run in the same batch meets the run as that left it: a worker's write is
+    refused, a client is told the status the run has now.
+    """
+    if operations:
+        fence = await leases.fence(flush.connection, flush.namespace, operations)
+        flush.fence.locks.update(fence.locks)
+        await _stop_at_fence(flush.connection, flush.namespace, operations, fence)
+
+
 def _waves(operations: Sequence[Operation]) -> Iterator[list[tuple[Kind, list[Operation]]]]:
     """Groups operations by kind so that those of one run still apply in their order: one that would have to go back in
-    the order of kinds waits for the next wave, and so does everything after it in its run.
+    the order of kinds, or follows the giving away of its run, waits for the next wave, and so does everything after it.
     """
     reached: dict[str, tuple[int, Kind | None]] = {}
     waves: list[dict[Kind, list[Operation]]] = []
@@ -163,7 +180,7 @@ def _waves(operations: Sequence[Operation]) -> Iterator[list[tuple[Kind, list[Op
         if operation.answer is not None:
             continue
         wave, last = reached.get(operation.run_id, (0, None))
-        if last is not None and (operation.kind < last or (operation.kind == last and _alone(operation))):
+        if last is not None and (operation.kind < last or last in _CLOSING or _alone_after(operation, last)):
             wave += 1
         reached[operation.run_id] = (wave, operation.kind)
         while len(waves) <= wave:
@@ -173,9 +190,9 @@ def _waves(operations: Sequence[Operation]) -> Iterator[list[tuple[Kind, list[Op
         yield sorted(groups.items())
 
 
-def _alone(operation: Operation) -> bool:
-    """Whether two of its kind for one run cannot share a statement: the server numbers them, one after the other."""
-    return operation.kind in _ONE_BY_ONE or getattr(operation.body, "position", 1) == 0
+def _alone_after(operation: Operation, last: Kind) -> bool:
+    """Whether two of one kind for one run cannot share a statement: the server numbers them, one after the other."""
+    return operation.kind == last and (operation.kind in _ONE_BY_ONE or getattr(operation.body, "position", 1) == 0)
 
 
 def _unfallen(group: Sequence[Operation], operations: Sequence[Operation]) -> list[Operation]:

@@ -1,7 +1,7 @@
 -- name: fence
 -- Locks the runs of a batch, and the parents of those about to end, in key order; skips what somebody else holds.
--- Answers for each (run, token) pair whether the token is the current one of the locked version. Whoever is not
--- answered was skipped or does not exist.
+-- Answers for each (run, token) pair whether the token is the current one of the locked version, and whether its parent
+-- is locked too, or was removed since. Whoever is not answered was skipped or does not exist.
 with locked as materialized (
     select r.run_id, r.status, r.claim_token, r.last_token, r.last_operation, r.crashes, r.parent_run_id,
            r.continued_as
@@ -17,7 +17,9 @@ select pair.number, l.status,
        coalesce(l.status = 'RUNNING' and l.claim_token = pair.token, false) as held,
        case when l.last_token = pair.token then l.last_operation end as done,
        l.crashes > 0 as crashed,
-       l.parent_run_id is null or exists (select 1 from locked p where p.run_id = l.parent_run_id) as complete,
+       l.parent_run_id is null or exists (select 1 from locked p where p.run_id = l.parent_run_id)
+           or not exists (select 1 from kagzi.workflow_runs p
+                          where p.namespace = :namespace and p.run_id = l.parent_run_id) as complete,
        l.parent_run_id, l.continued_as
 from unnest(:run_ids::uuid[], :tokens::uuid[]) with ordinality as pair(run_id, token, number)
 join locked l using (run_id)

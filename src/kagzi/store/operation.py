@@ -128,6 +128,8 @@ class Outcome:
     later: dict[str, datetime] = field(default_factory=dict)
     # Runs that reached a terminal state.
     ended: list[Ended] = field(default_factory=list)
+    # A run got a deadline that may be sooner than any other.
+    deadline: bool = False
     # Runs held by a worker for which a fact arrived: signal, child's end, cancel.
     told: list[str] = field(default_factory=list)
 

@@ -172,6 +172,7 @@ def _answer_known(operation: Operation, row: Record, outcome: Outcome) -> None:
 def _answer(operation: Operation, run_id: str, status: str, outcome: Outcome) -> None:
     operation.answer = StartWorkflowResponse(run_id=run_id, status=rows.RUN_STATUS[status])
     body = operation.body
+    outcome.deadline = outcome.deadline or body.HasField("timeout_ms")
     if operation.slot is not None:
         operation.now = outcome.now
         outcome.handed.append(operation)

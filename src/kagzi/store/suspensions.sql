@@ -14,7 +14,12 @@ from unnest(:run_ids::uuid[], :tokens::uuid[], :operation_ids::uuid[], :parked::
          as u(run_id, token, operation_id, parked, parked_hash)
 cross join lateral (
     select min(case when s.kind in ('SLEEP', 'SIGNAL') and s.status = 'RUNNING' then s.wake_at
-                    when s.status = 'FAILED' then s.retry_at end) as wake_at,
+                    when s.status = 'FAILED' then s.retry_at
+                    -- The end of a run that somebody else started wakes nobody here: look again.
+                    when s.kind = 'CHILD_WORKFLOW' and s.status = 'RUNNING' and not exists (
+                        select 1 from kagzi.workflow_runs c
+                        where c.namespace = :namespace and c.run_id = s.child_run_id and c.parent_run_id = u.run_id)
+                    then kagzi.now() + interval '1 second' end) as wake_at,
            coalesce(bool_or(
                s.kind = 'SIGNAL' and s.status = 'RUNNING' and exists (
                    select 1 from kagzi.signals g

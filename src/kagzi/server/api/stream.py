@@ -294,6 +294,9 @@ class Stream:
         self._frame.lease_lost.add(run_id=run_id, claim_token=token)
         self._ready.set()
 
+    def end(self) -> None:
+        self.close("the server is stopping")
+
     def drain(self) -> None:
         """Asks the worker to take no more runs."""
         self.free = 0

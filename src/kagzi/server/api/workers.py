@@ -184,6 +184,10 @@ class _Poll:
         self._over = True
         return self._task
 
+    def end(self) -> None:
+        self.free = 0
+        self._arrived.set()
+
     def give_up(self) -> None:
         """The caller went away: its run goes to somebody else."""
         self._over = True

@@ -152,6 +152,8 @@ class Workflows(WorkflowServiceServicer):
         raise _later("resolving a step")
 
     async def WatchWorkflows(self, request_iterator: Any, context: Context) -> AsyncIterator[pb.WatchWorkflowsResponse]:
+        # The client hears at once that somebody serves it; the first end may be days away.
+        await context.send_initial_metadata(())
         async for frame in self._watchers.serve(request_iterator):
             yield frame
 

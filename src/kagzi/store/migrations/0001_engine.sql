@@ -153,7 +153,7 @@ create index run_held on kagzi.workflow_runs (namespace, locked_by) where status
 create index run_deadline on kagzi.workflow_runs (deadline_at, namespace)
     where deadline_at is not null and status in ('PENDING', 'RUNNING', 'SLEEPING');
 create index run_parked on kagzi.workflow_runs (namespace, workflow_type) where parked_hash is not null;
-create index run_finished on kagzi.workflow_runs (namespace, finished_at) where finished_at is not null;
+create index run_finished on kagzi.workflow_runs (namespace, status, finished_at) where finished_at is not null;
 create index run_failed on kagzi.workflow_runs (namespace, finished_at) where status = 'FAILED';
 create index run_retried on kagzi.workflow_runs (namespace, retried_from) where retried_from is not null;
 
