@@ -33,10 +33,11 @@ Contents = dict[str, list[tuple[Any, ...]]]
 class World:
     """The store on a database of the test's own."""
 
-    def __init__(self, database: Database, connection: Connection) -> None:
+    def __init__(self, database: Database, connection: Connection, url: str) -> None:
         self.database = database
         # For looking, and for what only a test does.
         self.connection = connection
+        self.url = url
 
     async def flush(self, *given: Operation, patience: float = 5.0) -> list[Outcome]:
         """Applies operations in one batch; each has its answer afterwards."""
@@ -68,6 +69,7 @@ class World:
     async def deliveries(self, count: int = 1, worker_id: str | None = None, **options: Any) -> list[Delivery]:
         """Claims what is due for one worker; expired leases and suspects too, unless told otherwise."""
         found: list[Delivery] = []
+        patience = options.pop("patience", 5.0)
         for suspects in options.pop("suspects", (False, True)):
             slots = [Slot(worker_id or new_id(), new_id()) for _ in range(count - len(found))]
 
@@ -81,7 +83,7 @@ class World:
                 return [one.delivery for one in claimed]
 
             if slots:
-                found += await self.database.transact(claim)
+                found += await self.database.transact(claim, patience)
         return found
 
     async def expire(self, run_id: str) -> None:
@@ -122,7 +124,7 @@ class World:
     @asynccontextmanager
     async def held(self, run_id: str, lock: str = "no key update") -> AsyncIterator[Connection]:
         """A caller's transaction that has the run's row locked meanwhile."""
-        connection = await asyncpg.connect(self.database.url, server_settings=SETTINGS)
+        connection = await asyncpg.connect(self.url, server_settings=SETTINGS)
         try:
             async with connection.transaction():
                 await connection.execute(f"select from kagzi.workflow_runs where run_id = $1 for {lock}", run_id)
@@ -133,7 +135,7 @@ class World:
     @asynccontextmanager
     async def uncommitted(self, *given: Operation) -> AsyncIterator[None]:
         """The operations are applied and not committed meanwhile."""
-        connection = await asyncpg.connect(self.database.url, server_settings=SETTINGS)
+        connection = await asyncpg.connect(self.url, server_settings=SETTINGS)
         try:
             async with connection.transaction():
                 await batch.apply(connection, NAMESPACE, given, LEASE)

@@ -10,19 +10,22 @@ import socket
 import subprocess
 import sys
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any, Self
 
 import asyncpg
 import grpc
+from google.protobuf.message import Message
 
 from kagzi.protocol.v1 import worker_pb2 as pb
 from kagzi.protocol.v1 import workflow_pb2 as workflows_pb
-from kagzi.protocol.v1.common_pb2 import Payload
+from kagzi.protocol.v1.common_pb2 import FUNCTION, Payload
 from kagzi.protocol.v1.worker_pb2_grpc import WorkerServiceServicer, add_WorkerServiceServicer_to_server
 from kagzi.protocol.v1.workflow_pb2_grpc import WorkflowServiceStub
 from kagzi.sdk.definition import Workflow, workflow
+from kagzi.sdk.outbox import Answered
 from kagzi.sdk.post import Post
+from kagzi.sdk.shift import Shift
 from kagzi.server.app import Server
 from kagzi.server.settings import Settings
 
@@ -95,9 +98,11 @@ class Recorder(WorkerServiceServicer):
         self.answers = True
         self.lease_ms = 30_000
         self.refusal: grpc.StatusCode | None = None
+        self.refused = 0
         self._news = asyncio.Condition()
         self._out: asyncio.Queue[pb.ConnectResponse | None] = asyncio.Queue()
         self.address = ""
+        self.keys: set[str] = set()
 
     @property
     def operations(self) -> list[pb.Operation]:
@@ -115,12 +120,18 @@ class Recorder(WorkerServiceServicer):
         async with asyncio.timeout(seconds), self._news:
             await self._news.wait_for(condition)
 
+    def _note_key(self, context: Any) -> None:
+        self.keys.add(dict(context.invocation_metadata() or ()).get("authorization", ""))
+
     async def _tell(self) -> None:
         async with self._news:
             self._news.notify_all()
 
     async def Connect(self, request_iterator: Any, context: Any) -> AsyncIterator[pb.ConnectResponse]:
+        self._note_key(context)
         if self.refusal is not None:
+            self.refused += 1
+            await self._tell()
             await context.abort(self.refusal, "told to refuse")
         self._out = asyncio.Queue()
         first = await anext(request_iterator)
@@ -146,6 +157,7 @@ class Recorder(WorkerServiceServicer):
             await self._tell()
 
     async def Heartbeat(self, request: pb.HeartbeatRequest, context: Any) -> pb.HeartbeatResponse:
+        self._note_key(context)
         self.heartbeats.append(request)
         await self._tell()
         return pb.HeartbeatResponse(now_us=1, lease_until_us=1 + self.lease_ms * 1_000)
@@ -158,7 +170,7 @@ class Recorder(WorkerServiceServicer):
 @contextlib.asynccontextmanager
 async def recording() -> AsyncIterator[Recorder]:
     server = grpc.aio.server()
-    recorder = Recorder()
+    recorder = Recorder()  # type: ignore[abstract]  # what it does not have is answered UNIMPLEMENTED
     add_WorkerServiceServicer_to_server(recorder, server)
     recorder.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     await server.start()
@@ -180,10 +192,94 @@ async def idle(ctx: Any) -> None:
 
 
 def post(address: str, *served: Workflow[Any, Any], **options: Any) -> Post:
-    given = {name: None for name in ("queue", "namespace", "api_key", "tls", "drain_timeout", "labels")}
-    return Post.resolve(
-        address, **{**given, "concurrency": 3, "codecs": (), "workflows": served or (idle,), **options}
+    given = dict.fromkeys(("queue", "namespace", "api_key", "tls", "drain_timeout", "labels"))
+    return Post.resolve(address, **{**given, "concurrency": 3, "codecs": (), "workflows": served or (idle,), **options})
+
+
+class StandIn:
+    """An execution that does nothing but what a test makes it do."""
+
+    def __init__(self, delivered: pb.Delivery, definition: Workflow[Any, Any], host: Shift) -> None:
+        self.run_id = delivered.run_id
+        self.token = delivered.claim_token
+        self.delivery = delivered
+        self.host = host
+        self.facts: list[pb.Fact] = []
+        self.begun = self.cancelled = self.dropped = self.interrupted = False
+
+    def begin(self) -> None:
+        self.begun = True
+
+    def wake(self, facts: Sequence[pb.Fact]) -> None:
+        self.facts.extend(facts)
+
+    def cancel(self, request: pb.CancelRequested) -> None:
+        self.cancelled = True
+
+    def drop(self) -> None:
+        self.dropped = True
+        self.host.done(self)
+
+    def interrupt(self) -> None:
+        self.interrupted = True
+        self.finish("release", pb.Release(operation_id=str(uuid.uuid4())))
+
+    def step(self, name: str, answered: Answered | None = None, data: bytes = b"1") -> None:
+        """Sends the result of a step."""
+        self.host.send(self, "step_completed", completed(name, data), answered)
+
+    def finish(self, name: str = "complete", body: Message | None = None) -> None:
+        """Gives the run away."""
+        self.host.send(self, name, body or pb.Complete(operation_id=str(uuid.uuid4())))
+        self.host.done(self)
+
+
+def completed(name: str, data: bytes = b"1", position: int = 1) -> pb.StepCompleted:
+    return pb.StepCompleted(
+        step_id=name,
+        attempt_id=str(uuid.uuid4()),
+        kind=FUNCTION,
+        attempt_number=1,
+        position=position,
+        completed_seq=position,
+        output=Payload(data=data),
     )
+
+
+class Crew:
+    """A shift whose runs are stand-ins."""
+
+    def __init__(self, post: Post) -> None:
+        self.runs: list[StandIn] = []
+        self._news = asyncio.Event()
+        self.shift = Shift(post, self._execute)
+
+    def _execute(self, delivered: pb.Delivery, definition: Workflow[Any, Any], host: Shift) -> StandIn:
+        self.runs.append(StandIn(delivered, definition, host))
+        self._news.set()
+        return self.runs[-1]
+
+    async def run(self, number: int = 0) -> StandIn:
+        """The run that arrived as this one, once it has."""
+        async with asyncio.timeout(10):
+            while len(self.runs) <= number:
+                self._news.clear()
+                await self._news.wait()
+        return self.runs[number]
+
+
+@contextlib.asynccontextmanager
+async def on_shift(post: Post) -> AsyncIterator[Crew]:
+    """A worker without its executions, from its first hello to its goodbye."""
+    crew = Crew(post)
+    crew.shift.heartbeat.start()
+    link = asyncio.create_task(crew.shift.link.run())
+    try:
+        yield crew
+    finally:
+        link.cancel()
+        await asyncio.wait({link})
+        await crew.shift.close()
 
 
 class Caller:
@@ -216,7 +312,7 @@ class Caller:
         connection = await asyncpg.connect(self._url)
         try:
             async with asyncio.timeout(seconds):
-                while not (rows := await connection.fetch(query, *values)):
+                while not (rows := await connection.fetch(query, *values)):  # noqa: ASYNC110 - nobody tells
                     await asyncio.sleep(0.02)
             return list(rows)
         finally:
@@ -232,7 +328,7 @@ class Caller:
             seconds=seconds,
         )
         rows = await self.fetch("select run_id::text, status from kagzi.workflow_runs")
-        statuses = dict(row for row in rows)
+        statuses = {row["run_id"]: row["status"] for row in rows}
         return [statuses[run_id] for run_id in run_ids]
 
     async def __aenter__(self) -> Self:

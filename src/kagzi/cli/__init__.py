@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from kagzi.cli.demo import demo
 from kagzi.cli.dev import dev
 from kagzi.cli.migrate import migrate
 from kagzi.cli.server import server
@@ -21,6 +22,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command()(demo)
 app.command()(dev)
 app.command()(server)
 app.command()(migrate)

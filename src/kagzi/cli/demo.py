@@ -33,6 +33,9 @@ _PATIENCE = 60.0
 
 def demo() -> None:
     """Show an order workflow survive the death of its worker."""
+    # gRPC reports every fork of a process that uses it; starting workers is no news here.
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     with explained():
         from rich.console import Console
 
@@ -132,14 +135,14 @@ class _Demo:
         table = Table(title=None, expand=False)
         for column in ("step", "state", "attempt", "ran (times, by worker)"):
             table.add_column(column)
-        known = {step.step_id: step for step in steps if step.is_latest}
+        known = {step.step_id: step for step in steps}
         ran = self._by_step()
         for name in _NAMES:
             step = known.get(name)
             state = "" if step is None else step.status.lower()
             style = {"completed": "green", "running": "yellow", "failed": "red"}.get(state, "dim")
             by = ", ".join(f"{count} x {pid}" for pid, count in ran.get(name, {}).items())
-            table.add_row(name, Text(state, style=style), str(step.attempt_number) if step else "", by)
+            table.add_row(name, Text(state, style=style), str(step.attempt) if step else "", by)
         return Group(table, Text(self._killed, style="bold red"))
 
     def _by_step(self) -> dict[str, Counter[str]]:

@@ -29,13 +29,13 @@ def waiter_gone(run: Execution, pending: Pending) -> None:
 
 def everything(run: Execution) -> None:
     """The code has ended and waits for nothing any more."""
-    for pending in list(run.open.values()):
+    for pending in list(run.agenda.open.values()):
         _abandon(run, pending)
 
 
 def interrupt(run: Execution) -> None:
     """The worker stops: bodies are cancelled, which is no failure of theirs."""
-    for pending in list(run.open.values()):
+    for pending in list(run.agenda.open.values()):
         if pending.state is State.RUNNING and pending.stop is not None:
             pending.stop()
             if _left(pending):
@@ -56,7 +56,7 @@ def _abandon(run: Execution, pending: Pending) -> None:
             pending.attempt_id, pending.attempt_number = record.attempt_id, record.attempt_number
         outcome = STEP_UNKNOWN if pending.effect and pending.state is State.RUNNING else STEP_ABANDONED
         run.send("step_failed", pending.failed(0, None, outcome=outcome))
-    run.close(pending)
+    run.agenda.set(pending, State.CLOSED)
 
 
 def _left(pending: Pending) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 import inspect
 import logging
 import time
@@ -42,9 +43,24 @@ def run(
     """
     context = contextvars.copy_context()
     context.run(current_step.set, current)
-    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None)):  # noqa: B004
+    if is_async(function):
         return _AsyncBody(function(*arguments, **keywords), context, timeout, ended, current).stop
     return _ThreadBody(function, arguments, keywords, context, timeout, executor, ended, current).stop
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """Whether calling it makes a coroutine; also for methods, and for objects whose `__call__` does."""
+    plain = getattr(function, "__func__", function)
+    try:
+        return _is_async(plain)
+    except TypeError:
+        # An object that cannot be hashed.
+        return _is_async.__wrapped__(plain)
+
+
+@functools.lru_cache(maxsize=4_096)
+def _is_async(function: Callable[..., Any]) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
 class _Body:

@@ -27,7 +27,7 @@ from kagzi.protocol.v1.common_pb2 import (
 from kagzi.protocol.v1.worker_pb2 import StartChild
 from kagzi.sdk import duration
 from kagzi.sdk.children import ChildHandle, child_request
-from kagzi.sdk.definition import Step, Workflow, as_step
+from kagzi.sdk.definition import Step, Workflow, as_step, result_of
 from kagzi.sdk.duration import Duration
 from kagzi.sdk.endings import ContinueAsNew
 from kagzi.sdk.errors import ConfigError, PayloadError
@@ -113,7 +113,7 @@ class Context:
         pending = Pending(
             request,
             run.loop.create_future(),
-            lambda output: run.values.decode(output, run.values.result_of(declared.function), "step"),
+            lambda output: run.values.decode(output, result_of(declared.function), "step"),
             step=declared,
             arguments=args,
             keywords=kwargs,

@@ -227,9 +227,18 @@ def as_step(function: Callable[..., Any]) -> Step[..., Any]:
     return Step(function)
 
 
-@functools.lru_cache(maxsize=4_096)
 def result_of(function: Callable[..., Any]) -> Any:
     """What a function is annotated to return; Any when it does not say, which takes plain values alone."""
+    plain = getattr(function, "__func__", function)
+    try:
+        return _result_of(plain)
+    except TypeError:
+        # An object that cannot be hashed.
+        return _result_of.__wrapped__(plain)
+
+
+@functools.lru_cache(maxsize=4_096)
+def _result_of(function: Callable[..., Any]) -> Any:
     return _annotations(function).get("return", Any)
 
 

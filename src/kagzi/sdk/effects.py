@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kagzi.protocol.v1.common_pb2 import STEP_COMPLETED, STEP_FAILED, STEP_RUNNING, STEP_UNKNOWN, Failure
 from kagzi.sdk import bodies
 from kagzi.sdk.current import CurrentStep
+from kagzi.sdk.definition import result_of
 from kagzi.sdk.errors import Absent, Applied, NotApplied, PayloadError, reconciliation
 from kagzi.sdk.pending import Completion, Pending, State
 from kagzi.sdk.values import failure_of
@@ -93,10 +94,10 @@ def ask(run: Execution, pending: Pending) -> None:
     step_definition = pending.step
     assert step_definition is not None
     if not step_definition.reconcilers or pending.unclear >= _UNCLEAR_TRIES:
-        pending.state = State.HELD
+        run.agenda.set(pending, State.HELD)
         run.turn()
         return
-    pending.state = State.RUNNING
+    run.agenda.set(pending, State.RUNNING)
     key = current(run, pending)
     pending.stop = bodies.run(
         step_definition.reconcilers[0],
@@ -122,7 +123,7 @@ def _answered(run: Execution, pending: Pending, result: Any, error: BaseExceptio
     assert pending.step is not None
     if isinstance(answer, Applied):
         try:
-            output = run.values.encode(answer.result, run.values.result_of(pending.step.function), "step")
+            output = run.values.encode(answer.result, result_of(pending.step.function), "step")
         except PayloadError as refused:
             run.complete(Completion(pending, failure=failure_of(refused)))
             return

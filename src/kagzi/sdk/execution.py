@@ -27,8 +27,9 @@ from kagzi.protocol.v1.common_pb2 import (
     Step,
 )
 from kagzi.sdk import abandonment, effects, endings
+from kagzi.sdk.agenda import Agenda
 from kagzi.sdk.context import Context
-from kagzi.sdk.definition import Workflow
+from kagzi.sdk.definition import Workflow, result_of
 from kagzi.sdk.errors import PayloadError
 from kagzi.sdk.history import Ledger, Mismatch
 from kagzi.sdk.host import Host
@@ -57,7 +58,7 @@ class Execution:
         self.values = Values(host.codecs, host.namespace, delivery.workflow_type)
         self.ledger = Ledger(delivery.history)
         self.waits = Waits(delivery)
-        self.open: dict[str, Pending] = {}
+        self.agenda = Agenda()
         self.readings = Readings(self)
         self.loop = RunLoop(self.readings, on_trouble=self._trouble)
         self._root: asyncio.Task[Any] | None = None
@@ -77,7 +78,7 @@ class Execution:
     @property
     def busy(self) -> bool:
         """Whether a step body runs."""
-        return any(pending.state is State.RUNNING for pending in self.open.values())
+        return self.agenda.running > 0
 
     @property
     def replaying(self) -> bool:
@@ -146,25 +147,14 @@ class Execution:
         return self._root.done() or (self.ledger.replaying and not self._judged)
 
     def _go_on(self) -> None:
-        """The code rests and waits for something new: records what it asked for, begins bodies, or gives the run
-        back.
-        """
-        for pending in list(self.open.values()):
-            if pending.state is State.NEW:
-                self._open_up(pending)
+        """The code rests and waits for something new: begins bodies, waits in place, or gives the run back."""
         self._begin_bodies()
-        moving = any(pending.state in (State.WAITING, State.RUNNING) for pending in self.open.values())
-        held = [pending for pending in self.open.values() if pending.state is State.HELD]
-        due_us = min((pending.due_us for pending in held if pending.due_us is not None), default=None)
-        if any(pending.duration_ms is not None and pending.duration_ms * 1_000 < IN_PLACE_US for pending in held):
-            # A short timer: the server is about to say when it ends.
-            moving = True
-        if due_us is not None and due_us - self.waits.now_us() < IN_PLACE_US:
-            moving = True
-        if moving:
-            self._wait_in_place(due_us, held)
-        elif held:
-            self._finish("suspend", endings.suspended(held))
+        due_us = self.agenda.earliest_due_us()
+        soon = due_us is not None and due_us - self.waits.now_us() < IN_PLACE_US
+        if soon or self.agenda.moves_by_itself(IN_PLACE_US):
+            self._wait_in_place(due_us)
+        elif self.agenda.held:
+            self._finish("suspend", endings.suspended(list(self.agenda.held.values())))
         else:
             self._finish(*endings.stuck(self))
 
@@ -175,7 +165,7 @@ class Execution:
         if kind == FUNCTION:
             effects.resume(self, pending) if effects.in_doubt(pending) else self._schedule(pending)
             return
-        pending.state = State.HELD
+        self.agenda.set(pending, State.HELD)
         pending.first_attempt()
         if record is not None and record.HasField("wake_at"):
             pending.due_us = record.wake_at.ToMicroseconds()
@@ -196,10 +186,10 @@ class Execution:
         pending.attempt_number = 0 if record is None else record.attempt_number
         if record is not None and record.status == STEP_FAILED:
             pending.due_us = record.retry_at.ToMicroseconds()
-            pending.state = State.HELD
+            self.agenda.set(pending, State.HELD)
             return
         pending.next_attempt()
-        pending.state = State.WAITING
+        self.agenda.set(pending, State.WAITING)
 
     def _child_started(self, pending: Pending, answer: pb.Answer | None) -> None:
         if answer is not None and answer.HasField("start_child"):
@@ -217,13 +207,12 @@ class Execution:
     def _begin_bodies(self) -> None:
         if self._unacknowledged or self._draining:
             return
-        waiting = [pending for pending in self.open.values() if pending.state is State.WAITING]
-        if waiting and not self.host.may_begin(self):
+        if self.agenda.waiting and not self.host.may_begin(self):
             # The lease is too old; a heartbeat renews it, or says that it is lost.
             self._real.call_later(_RECHECK_SECS, self.turn)
             return
-        for pending in waiting:
-            pending.state = State.RUNNING
+        for pending in self.agenda.take_waiting():
+            self.agenda.set(pending, State.RUNNING)
             if pending.effect:
                 pending.recorded = True
                 self.send("step_started", pending.started(), partial(self._intent_durable, pending))
@@ -243,7 +232,7 @@ class Execution:
         if error is None:
             assert pending.step is not None
             try:
-                output = self.values.encode(result, self.values.result_of(pending.step.function), "step")
+                output = self.values.encode(result, result_of(pending.step.function), "step")
                 self.complete(Completion(pending, output=output, elapsed_us=elapsed_us))
                 return
             except PayloadError as refused:
@@ -264,9 +253,8 @@ class Execution:
         if self._draining and not self._ready:
             return False
         if not self._ready:
-            for pending in self.open.values():
-                if pending.state is State.NEW and pending.request.kind != FUNCTION:
-                    self._open_up(pending)
+            for pending in self.agenda.take_new():
+                self._open_up(pending)
             self._collect()
         while self._ready:
             completion = self._ready[0]
@@ -287,7 +275,7 @@ class Execution:
             self.ledger.hand_over(record)
             self._cancel_root()
             return True
-        pending = self.open.get(record.step_id)
+        pending = self.agenda.open.get(record.step_id)
         if pending is None:
             return False
         self.ledger.hand_over(record)
@@ -296,7 +284,7 @@ class Execution:
 
     def _resolve(self, pending: Pending, output: Payload | None, record: Step | None = None) -> None:
         """Gives the code its result: always the decoded copy of the recorded bytes."""
-        self.close(pending)
+        self.agenda.set(pending, State.CLOSED)
         if pending.future.done():
             return
         if record is not None and record.status == STEP_FAILED:
@@ -313,7 +301,7 @@ class Execution:
             pending.withdraw()
         seq = self.ledger.next_seq()
         if pending.request.kind == CANCEL:
-            self.close(pending)
+            self.agenda.set(pending, State.CLOSED)
             self.record(pending.completed(seq, None, 0, ""))
             self._cancel_root()
             return
@@ -352,11 +340,11 @@ class Execution:
         if pending.state is State.CLOSED:
             pass
         elif judged.will_retry:
-            pending.state = State.HELD
+            self.agenda.set(pending, State.HELD)
             pending.due_us = self.waits.now_us() + judged.delay_ms * 1_000
         elif not pending.future.done():
             assert completion.failure is not None
-            self.close(pending)
+            self.agenda.set(pending, State.CLOSED)
             pending.future.set_exception(error_of(pending, completion.failure, pending.attempt_number))
         self.turn()
 
@@ -368,26 +356,28 @@ class Execution:
             pending.next_attempt()
             self._ready.append(Completion(pending))
             return
+        if not self.agenda.held:
+            return
         now_us = self.waits.now_us()
-        for pending in self.open.values():
-            if pending.state is not State.HELD:
-                continue
+        for pending in list(self.agenda.held.values()):
             completion = self.waits.met(pending, now_us)
             if completion is not None:
                 self._ready.append(completion)
             elif pending.request.kind == FUNCTION and pending.due_us is not None and pending.due_us <= now_us:
                 pending.due_us = None
                 pending.next_attempt()
-                pending.state = State.WAITING
+                self.agenda.set(pending, State.WAITING)
 
-    def _wait_in_place(self, due_us: int | None, held: Sequence[Pending]) -> None:
+    def _wait_in_place(self, due_us: int | None) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         if due_us is not None:
             delay = max(0.0, (due_us - self.waits.now_us()) / 1_000_000)
             self._timer = self._real.call_later(delay, self.turn)
-        step_ids = [pending.step_id for pending in held if pending.request.kind in (SIGNAL, CHILD_WORKFLOW)]
+        step_ids = [
+            pending.step_id for pending in self.agenda.held.values() if pending.request.kind in (SIGNAL, CHILD_WORKFLOW)
+        ]
         if step_ids and self.waits.register(step_ids):
             self.send("wait", pb.Wait(step_ids=step_ids), self._waited)
 
@@ -401,7 +391,7 @@ class Execution:
 
     def request(self, pending: Pending) -> asyncio.Future[Any]:
         """The code waits for a step; called by its Context."""
-        self.open[pending.step_id] = pending
+        self.agenda.add(pending)
         pending.future.add_done_callback(
             lambda future: abandonment.waiter_gone(self, pending) if future.cancelled() else None
         )
@@ -410,11 +400,6 @@ class Execution:
     def future(self) -> asyncio.Future[Any]:
         """A future of the run's loop that its code never sees bare."""
         return asyncio.Future(loop=self.loop)
-
-    def close(self, pending: Pending) -> None:
-        """The code has the result of a step, or gave it up."""
-        pending.state = State.CLOSED
-        self.open.pop(pending.step_id, None)
 
     def send(self, name: str, body: Message, answered: Callable[[pb.Answer | None], None] | None = None) -> None:
         """An operation of this run. A refused one ends the execution here: its run is somebody else's, or no one's."""
@@ -452,7 +437,7 @@ class Execution:
         self.over = True
         if self._timer is not None:
             self._timer.cancel()
-        for pending in self.open.values():
+        for pending in self.agenda.open.values():
             if pending.stop is not None:
                 pending.stop()
             if pending.withdraw is not None:

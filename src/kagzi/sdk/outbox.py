@@ -22,7 +22,7 @@ from kagzi.sdk.lease import Lease
 log = logging.getLogger("kagzi.worker")
 
 # Told on the event loop, from a plain callback: None when the operation was accepted and there is no more to say.
-Answered: TypeAlias = "Callable[[pb.Answer | None], None]"
+Answered: TypeAlias = Callable[[pb.Answer | None], None]
 
 # A frame is cut here; what is larger travels alone.
 _FRAME_BYTES = 1 << 20

@@ -5,14 +5,12 @@ text, and back to what the code catches. Live and replayed code get the same, be
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from typing import Any
 
 from kagzi.protocol.v1.common_pb2 import CHILD_WORKFLOW, Failure
 from kagzi.protocol.v1.common_pb2 import Payload as WirePayload
 from kagzi.sdk import payload
 from kagzi.sdk.codec import Binding, Chain, Role
-from kagzi.sdk.definition import result_of
 from kagzi.sdk.errors import NonRetryable, PayloadError, RetryAfter, RunCancelled, RunFailed, StepFailed
 from kagzi.sdk.failure import ErrorInfo
 from kagzi.sdk.pending import Pending
@@ -48,15 +46,6 @@ class Values:
         if found is None:
             found = self._bindings[key] = Binding(self._namespace, workflow_type or self._type, role)
         return found
-
-    @staticmethod
-    def result_of(function: Callable[..., Any]) -> Any:
-        """What a step's function says it returns."""
-        try:
-            return result_of(function)
-        except TypeError:
-            # A callable that cannot be hashed has no declaration to remember either.
-            return Any
 
 
 def input_hash(seed: int, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> int:

@@ -167,6 +167,8 @@ class Watch:
         for future in self._waiters.pop(run_id, ()):
             if not future.done():
                 future.set_exception(copy.copy(how)) if isinstance(how, NotFound) else future.set_result(how)
+        if not self._waiters:
+            self._news.set()
 
     def _fail(self, error: ServerError) -> None:
         for waiters in self._waiters.values():

@@ -57,8 +57,6 @@ class Dispatcher:
         self._queues: dict[tuple[str, str], Queue] = {}
         self._by_hash: dict[str, Queue] = {}
         self._reserved: dict[str, Place] = {}
-        # Workers that hold a run which may take them down, by its token.
-        self._suspects: dict[str, str] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         announcer.add_queues(self)
 
@@ -122,7 +120,8 @@ class Dispatcher:
         """A free place for a run that is about to be stored, if nothing older waits for it."""
         body: StartWorkflowRequest = start.body
         queue = self._queues.get((start.namespace, body.task_queue))
-        if queue is None or body.delay_ms or body.HasField("start_at"):
+        # A child's delivery names the first run of its lineage, which only the database knows.
+        if queue is None or body.delay_ms or body.HasField("start_at") or body.parent_run_id:
             return None
         place = queue.place_for(body.workflow_type, body.version)
         return None if place is None else self.slot(place)
@@ -165,17 +164,7 @@ class Dispatcher:
 
     def deliver(self, claimed: Claimed) -> None:
         """The run was claimed with its slot."""
-        if claimed.suspect:
-            self._suspects[claimed.slot.token] = claimed.slot.worker_id
         self._reserved.pop(claimed.slot.token).deliver(claimed.delivery)
-
-    def given_away(self, token: str) -> None:
-        """The claim with this token is over."""
-        self._suspects.pop(token, None)
-
-    def has_suspect(self, worker_id: str) -> bool:
-        """Whether the worker holds a run that may take it down; it gets no second one."""
-        return worker_id in self._suspects.values()
 
     def abandon(self, namespace: str, held: list[tuple[str, str]]) -> None:
         """Gives runs back that never reached their worker, in the background."""
@@ -185,8 +174,6 @@ class Dispatcher:
 
     async def put_back(self, namespace: str, held: list[tuple[str, str]]) -> None:
         """Gives runs back that never reached their worker."""
-        for _, token in held:
-            self.given_away(token)
         try:
             queues = await self.database.transact(lambda c: leases.put_back(c, namespace, held))
         except Unreachable:
@@ -310,9 +297,11 @@ class Queue(Loop):
 
     async def _claim_suspects(self, group: Group) -> None:
         """Runs that may take their worker down: one at most for each worker, so that its neighbours do not suffer."""
-        places = [
-            place for place in group.places if place.free > 0 and not self._dispatcher.has_suspect(place.worker_id)
-        ]
+        free = {place.worker_id: place for place in group.places if place.free > 0}
+        holding = await self._dispatcher.database.read(
+            lambda c: claims.suspicious(c, group.served.namespace, list(free))
+        )
+        places = [place for worker_id, place in free.items() if worker_id not in holding and place.free > 0]
         for place in places:
             place.free -= 1
         if places:

@@ -1,10 +1,9 @@
-"""Workers as the server knows them: registration, heartbeats, goodbye, and what each can run. What is kept here is a
-memory of rows; a worker that another server registered is read when it is first met.
+"""Workers as the server knows them: registration, heartbeats, goodbye, and what each can run. Nothing is remembered:
+another server may have drained a worker, or taken its goodbye, a moment ago.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -22,7 +21,6 @@ from kagzi.store.roster import ServedType
 from kagzi.store.workers import Pair
 
 _MOST_TYPES = 1_000
-_REMEMBERED = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +41,6 @@ class Enrolment:
         self._announcer = announcer
         self._lease_ms = int(lease.total_seconds() * 1_000)
         self._interval_ms = int(heartbeat.total_seconds() * 1_000)
-        self._served: OrderedDict[tuple[str, str], Served] = OrderedDict()
 
     async def register(self, request: pb.RegisterRequest) -> Enrolled:
         """Makes a worker known, or known again."""
@@ -77,7 +74,6 @@ class Enrolment:
         if registered.released:
             self._announcer.due(namespace, task_queue)
         served = served_by(namespace, task_queue, types)
-        self._remember(namespace, registered.worker_id, served)
         response = pb.RegisterResponse(
             worker_id=registered.worker_id,
             lease_ms=self._lease_ms,
@@ -86,17 +82,12 @@ class Enrolment:
         )
         return Enrolled(registered.worker_id, served, response, registered.status == "DRAINING")
 
-    async def served(self, namespace: str, worker_id: str) -> Served:
-        """What a worker can run; NOT_FOUND when it is unknown or said goodbye."""
-        known = self._served.get((namespace, worker_id))
-        if known is not None:
-            return known
+    async def served(self, namespace: str, worker_id: str) -> Served | None:
+        """What a worker can run; None when it drains, NOT_FOUND when it is unknown, silent for too long, or gone."""
         worker = await self._database.read(lambda c: roster.get(c, namespace, worker_id))
         if worker.status == "OFFLINE":
             raise not_found("worker that is online", worker_id, "worker_id")
-        served = served_by(namespace, worker.task_queue, worker.types)
-        self._remember(namespace, worker_id, served)
-        return served
+        return None if worker.status == "DRAINING" else served_by(namespace, worker.task_queue, worker.types)
 
     async def heartbeat(self, request: pb.HeartbeatRequest) -> pb.HeartbeatResponse:
         """Renews the leases the worker names and tells it what it should know."""
@@ -158,15 +149,9 @@ class Enrolment:
         gone = await self._database.transact(lambda c: workers.deregister(c, namespace, worker_id))
         if gone.busy:
             gone = await self._database.transact(lambda c: workers.deregister(c, namespace, worker_id))
-        self._served.pop((namespace, worker_id), None)
         for task_queue in gone.queues:
             self._announcer.due(namespace, task_queue)
         return pb.DeregisterResponse(released=gone.released)
-
-    def _remember(self, namespace: str, worker_id: str, served: Served) -> None:
-        self._served[namespace, worker_id] = served
-        if len(self._served) > _REMEMBERED:
-            self._served.popitem(last=False)
 
 
 def served_by(namespace: str, task_queue: str, types: Sequence[ServedType]) -> Served:

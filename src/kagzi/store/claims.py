@@ -47,6 +47,7 @@ _CLAIMED = (
 _claim = _sql.bind("claim", columns=_CLAIMED)
 _inputs = _sql.bind("inputs", columns=("run_id", "input", "input_encoding"))
 _recover = _sql.bind("recover", columns=_CLAIMED)
+_suspicious = _sql.bind("suspicious", columns=("worker_id",))
 _next_due = _sql.bind("next_due", columns=("due", "suspects_due", "at", "now"))
 
 # A run that takes its worker down this often is set aside.
@@ -75,7 +76,6 @@ class Claimed:
 
     slot: Slot
     delivery: Delivery
-    suspect: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,10 +140,7 @@ async def _claimed(
         return []
     deliveries = await _deliveries(connection, served, running)
     by_token = {slot.token: slot for slot in slots}
-    return [
-        Claimed(by_token[delivery.claim_token], delivery, row["crashes"] >= 2)
-        for row, delivery in zip(running, deliveries, strict=True)
-    ]
+    return [Claimed(by_token[delivery.claim_token], delivery) for delivery in deliveries]
 
 
 async def _settle_poisoned(
@@ -222,6 +219,12 @@ def _recorded(row: Record) -> Step:
         input_hash=row["input_hash"] or 0,
         effect=row["effect"],
     )
+
+
+async def suspicious(connection: Connection, namespace: str, worker_ids: Sequence[str]) -> set[str]:
+    """Those of these workers that hold a run which may take them down; they get no second one."""
+    found = await _suspicious.fetch(connection, namespace=namespace, worker_ids=worker_ids)
+    return {str(row["worker_id"]) for row in found}
 
 
 async def next_due(connection: Connection, served: Served) -> NextDue:

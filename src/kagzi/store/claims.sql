@@ -1,7 +1,8 @@
 -- name: claim
 -- Claims what is due for the free slots of workers that serve the same types: by priority, then by time. One bounded
 -- probe for each (type, version, priority) locks what it finds and skips what somebody else holds. A row whose lease ran
--- out counts a crash; at the fifth it is FAILED instead of being handed out again.
+-- out counts a crash; at the fifth it is FAILED instead of being handed out again. Nothing is claimed in a namespace
+-- that is disabled.
 with chosen as materialized (
     select c.run_id, c.expired, c.crashes,
            row_number() over (order by c.priority desc, c.available_at, c.run_id) as number
@@ -19,6 +20,7 @@ with chosen as materialized (
         limit :count
         for no key update skip locked
     ) as c
+    where exists (select 1 from kagzi.namespaces n where n.namespace = :namespace and n.enabled)
     order by c.priority desc, c.available_at, c.run_id
     limit :count
 ), slots as (
@@ -58,6 +60,14 @@ select r.run_id, r.status, r.claim_token, r.locked_by, r.workflow_type, r.versio
 from kagzi.workflow_runs r
 where r.namespace = :namespace and r.locked_by = any (:worker_ids::uuid[]) and r.status = 'RUNNING'
   and r.claim_token = any (:tokens::uuid[]);
+
+-- name: suspicious
+-- Which of these workers hold, under a lease that has not ended, a run that took a worker down twice or more. Locks
+-- nothing.
+select distinct r.locked_by as worker_id
+from kagzi.workflow_runs r
+where r.namespace = :namespace and r.locked_by = any (:worker_ids::uuid[]) and r.status = 'RUNNING'
+  and r.crashes >= 2 and r.available_at > kagzi.now();
 
 -- name: next_due
 -- When the next run of these types becomes due, and whether one is due now. A plain read of one row for each probe.

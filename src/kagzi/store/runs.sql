@@ -10,8 +10,7 @@ with stored as (
     select :namespace, u.run_id, u.external_id, u.task_queue, u.workflow_type, u.version,
            case when u.token is null then 'PENDING' else 'RUNNING' end, u.priority,
            case when u.token is not null then kagzi.now() + :lease::interval
-                else coalesce(greatest(u.start_at, kagzi.now()), kagzi.now() + u.delay_ms * interval '1 millisecond',
-                              kagzi.now()) end,
+                else greatest(u.start_at, kagzi.now() + u.delay_ms * interval '1 millisecond', kagzi.now()) end,
            u.token, u.worker_id, u.retry_policy::jsonb, kagzi.now() + u.timeout_ms * interval '1 millisecond',
            u.labels::jsonb, u.seed, u.parent_run_id,
            case when u.parent_run_id is not null then coalesce(

@@ -208,8 +208,6 @@ class Stream:
         if operation.kind in GIVING_AWAY and not operation.refused:
             self.held.pop(operation.run_id, None)
             self.waiting.discard(operation.run_id)
-            if operation.token is not None:
-                self._dispatcher.given_away(operation.token)
         self._answer(number, operation.answer)
 
     def _answer(self, number: int, answer: Any) -> None:

@@ -51,11 +51,17 @@ class Workers(WorkerServiceServicer):
         namespace = checks.namespace(request.namespace)
         worker_id = checks.uuid(request.worker_id, "worker_id")
         wait_ms = checks.duration_ms(request.wait_ms, "wait_ms", maximum=_LONGEST_POLL_MS)
-        poll = _Poll(worker_id, await self._enrolment.served(namespace, worker_id), self._dispatcher)
+        # A poll that does not want to wait still gives one look the time it takes.
+        seconds = max(wait_ms, 250) / 1_000
+        served = await self._enrolment.served(namespace, worker_id)
+        if served is None:
+            # A worker that drains gets nothing, no sooner than it would if nothing were there.
+            await asyncio.sleep(seconds)
+            return pb.PollTaskResponse()
+        poll = _Poll(worker_id, served, self._dispatcher)
         self._dispatcher.join(poll)
         try:
-            # A poll that does not want to wait still gives one look the time it takes.
-            return pb.PollTaskResponse(task=await poll.wait(max(wait_ms, 250) / 1_000))
+            return pb.PollTaskResponse(task=await poll.wait(seconds))
         except asyncio.CancelledError:
             poll.give_up()
             raise

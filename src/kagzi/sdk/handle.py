@@ -1,0 +1,164 @@
+"""A handle to one run: waits for its result, looks at it, and changes it. It holds nothing but the run's id, so handles
+are free to make and to forget. Every change is recognised when it is repeated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+import uuid_utils
+
+from kagzi.protocol.v1 import workflow_pb2 as pb
+from kagzi.protocol.v1.admin_pb2 import ListStepsRequest
+from kagzi.protocol.v1.common_pb2 import CANCELLED, COMPLETED
+from kagzi.sdk import duration
+from kagzi.sdk.definition import Workflow
+from kagzi.sdk.descriptions import RunInfo, RunStatus, StepInfo, error_info, run_info, run_status, step_info
+from kagzi.sdk.duration import Duration
+from kagzi.sdk.errors import ConfigError, RunCancelled, RunFailed
+from kagzi.sdk.reach import Reach
+
+O = TypeVar("O")  # noqa: E741 - a workflow's output
+
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_PAGE = 100
+
+
+class Handle(Generic[O]):
+    """One run. Made by `client.start(...)` and `client.handle(run_id)`."""
+
+    def __init__(
+        self, reach: Reach, run_id: str, workflow: Workflow[Any, O] | str | None = None, *, already_exists: bool = False
+    ) -> None:
+        self.run_id = str(run_id).lower()
+        if not _UUID.fullmatch(self.run_id):
+            raise ConfigError(
+                f"{run_id!r} is no run id: that is a UUID, as handle.run_id of a run that was started. "
+                "A run is found by the id its caller gave it with `await client.find(id)`."
+            )
+        # No run was started: this one had the `id` already.
+        self.already_exists = already_exists
+        self._reach = reach
+        self._workflow = workflow if isinstance(workflow, Workflow) else None
+        self._type = workflow.name if isinstance(workflow, Workflow) else workflow or ""
+
+    def __repr__(self) -> str:
+        return f"<Handle of run {self.run_id}{f' of {self._type}' if self._type else ''}>"
+
+    async def result(self, *, timeout: Duration | None = None) -> O:
+        """What the run returns, once it has ended; where it continued as another run, what that returns.
+
+        Raises RunFailed or RunCancelled, and TimeoutError after `timeout`, which leaves the run alone.
+        """
+        limit = None if timeout is None else duration.parse(timeout)
+        timer = asyncio.timeout(None if limit is None else limit.total_seconds())
+        try:
+            async with timer:
+                ended = await self._reach.watch.ended(self.run_id)
+        except TimeoutError:
+            if limit is None or not timer.expired():
+                raise
+            raise TimeoutError(
+                f"Run {self.run_id} has not ended within {duration.format(limit)}. It goes on: wait for it again with "
+                "result(), or end it with cancel()."
+            ) from None
+        if ended.status == COMPLETED:
+            output = ended.output if ended.HasField("output") else None
+            if output is not None and "+" in output.encoding:
+                await self._know_type()
+            result: O = self._reach.decode(output, self._output, self._type, "output")
+            return result
+        if ended.status == CANCELLED:
+            raise RunCancelled(ended.final_run_id, ended.failure.message)
+        raise RunFailed(ended.final_run_id, error_info(ended.failure))
+
+    async def describe(self) -> RunInfo:
+        """How the run is now, with its input and output."""
+        request = pb.GetWorkflowRequest(namespace=self._reach.namespace, run_id=self.run_id)
+        run = (await self._reach.look(lambda server: server.workflows.GetWorkflow, request)).run
+        self._type = run.workflow_type
+        decode = partial(self._reach.decode, workflow_type=run.workflow_type)
+        return run_info(
+            run,
+            partial(decode, annotation=self._workflow.input if self._workflow else None, role="input"),
+            partial(decode, annotation=self._output, role="output"),
+        )
+
+    async def steps(self) -> list[StepInfo]:
+        """The run's steps in the order its code asked for them, each with its latest attempt."""
+        await self._know_type()
+        decode = partial(self._reach.decode, annotation=None, workflow_type=self._type, role="step")
+        request = ListStepsRequest(
+            namespace=self._reach.namespace, run_id=self.run_id, include_outputs=True, page_size=_PAGE
+        )
+        found: list[StepInfo] = []
+        while True:
+            page = await self._reach.look(lambda server: server.admin.ListSteps, request)
+            found += [step_info(step, decode) for step in page.steps]
+            if not page.next_page_token:
+                return found
+            request.page_token = page.next_page_token
+
+    async def state(self) -> Any:
+        """The document the run last published with `ctx.set_state`; None when it has published none."""
+        return (await self.describe()).state
+
+    async def signal(self, name: str, value: Any = None, *, id: str | None = None) -> None:
+        """Sends a message, kept until the run receives it. With the same `id` (a UUID) it is one message."""
+        request = pb.SignalWorkflowRequest(
+            namespace=self._reach.namespace,
+            run_id=self.run_id,
+            name=name,
+            signal_id=str(id) if id is not None else str(uuid_utils.uuid7()),
+        )
+        if value is not None:
+            await self._know_type()
+            request.payload.CopyFrom(self._reach.encode(value, None, self._type, "signal"))
+        await self._reach.change(lambda server: server.workflows.SignalWorkflow, request)
+
+    async def cancel(self, reason: str = "") -> RunStatus:
+        """Asks the run to end; its cleanup runs. Answers its status now: CANCELLED if it had never started."""
+        request = pb.CancelWorkflowRequest(namespace=self._reach.namespace, run_id=self.run_id, reason=reason)
+        answer = await self._reach.change(lambda server: server.workflows.CancelWorkflow, request)
+        return run_status(answer.status)
+
+    async def terminate(self, reason: str = "") -> RunStatus:
+        """Ends the run now, whatever it does. Answers its status: CANCELLED, or how it had ended before."""
+        request = pb.TerminateWorkflowRequest(namespace=self._reach.namespace, run_id=self.run_id, reason=reason)
+        answer = await self._reach.change(lambda server: server.workflows.TerminateWorkflow, request)
+        return run_status(answer.status)
+
+    async def retry(self) -> Handle[O]:
+        """A new run with the history before the failed step of this FAILED or CANCELLED one."""
+        request = pb.RetryWorkflowRequest(
+            namespace=self._reach.namespace, run_id=self.run_id, new_run_id=str(uuid_utils.uuid7())
+        )
+        answer = await self._reach.change(lambda server: server.workflows.RetryWorkflow, request)
+        return Handle(self._reach, answer.run_id, self._workflow or self._type)
+
+    async def fork(self, step: str, *, outputs: Mapping[str, Any] | None = None, input: Any = None) -> Handle[O]:
+        """A new run with the history before `step`, with other outputs of earlier steps or another input if given."""
+        await self._know_type()
+        request = pb.ForkWorkflowRequest(
+            namespace=self._reach.namespace, run_id=self.run_id, step_id=step, new_run_id=str(uuid_utils.uuid7())
+        )
+        for step_id, value in (outputs or {}).items():
+            request.outputs[step_id].CopyFrom(self._reach.encode(value, None, self._type, "step"))
+        if input is not None:
+            annotation = self._workflow.input if self._workflow else None
+            request.input.CopyFrom(self._reach.encode(input, annotation, self._type, "input"))
+        answer = await self._reach.change(lambda server: server.workflows.ForkWorkflow, request)
+        return Handle(self._reach, answer.run_id, self._workflow or self._type)
+
+    @property
+    def _output(self) -> Any:
+        return self._workflow.output if self._workflow else None
+
+    async def _know_type(self) -> None:
+        """Codecs bind a value to the workflow's type, which a handle made from an id alone does not know."""
+        if not self._type:
+            await self.describe()

@@ -1,0 +1,76 @@
+"""Which runs are listed: filters as users write them, as one request of the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, TypedDict
+
+from kagzi.protocol.v1 import common_pb2
+from kagzi.protocol.v1.workflow_pb2 import ListWorkflowsRequest
+from kagzi.sdk import duration
+from kagzi.sdk.definition import Workflow
+from kagzi.sdk.descriptions import RunStatus
+from kagzi.sdk.duration import Duration
+from kagzi.sdk.errors import ConfigError
+
+_PAGE = 100
+
+
+class RunFilter(TypedDict, total=False):
+    """The keyword arguments of `client.runs(...)`; what is left out, or None, does not filter."""
+
+    status: str | Sequence[str] | None
+    type: str | Workflow[Any, Any] | None
+    queue: str | None
+    # Runs that have all of these.
+    labels: Mapping[str, str] | None
+    # By the time they were created: at or after, and before. A time, or so long ago.
+    since: datetime | Duration | None
+    until: datetime | Duration | None
+    # Children of the run with this id.
+    parent: str | None
+
+
+def runs(
+    namespace: str,
+    *,
+    status: str | Sequence[str] | None = None,
+    type: str | Workflow[Any, Any] | None = None,
+    queue: str | None = None,
+    labels: Mapping[str, str] | None = None,
+    since: datetime | Duration | None = None,
+    until: datetime | Duration | None = None,
+    parent: str | None = None,
+) -> ListWorkflowsRequest:
+    """The request for the first page; ConfigError when a filter has no meaning."""
+    request = ListWorkflowsRequest(
+        namespace=namespace,
+        statuses=_statuses(status),
+        workflow_type=type.name if isinstance(type, Workflow) else type or "",
+        task_queue=queue or "",
+        labels=labels or {},
+        parent_run_id=parent or "",
+        page_size=_PAGE,
+    )
+    if since is not None:
+        request.since.FromDatetime(_moment("since", since))
+    if until is not None:
+        request.until.FromDatetime(_moment("until", until))
+    return request
+
+
+def _statuses(given: str | Sequence[str] | None) -> list[common_pb2.RunStatus.ValueType]:
+    names = [given] if isinstance(given, str) else list(given or ())
+    for name in names:
+        if name not in RunStatus.__members__:
+            raise ConfigError(f"status={name!r} must be one of {', '.join(RunStatus)}.")
+    return [common_pb2.RunStatus.Value(name) for name in names]
+
+
+def _moment(name: str, given: datetime | Duration) -> datetime:
+    if not isinstance(given, datetime):
+        return datetime.now(UTC) - duration.parse(given)
+    if given.tzinfo is None:
+        raise ConfigError(f"{name}={given!r} has no time zone: give one, as datetime(..., tzinfo=UTC).")
+    return given
