@@ -21,11 +21,12 @@ from kagzi.protocol.v1.common_pb2 import (
     REJECT,
     REPLACE,
     SLEEPING,
+    ErrorDetail,
     Failure,
     RetryPolicy,
     Step,
 )
-from tests.conformance.contract import ErrorDetail, refused
+from tests.conformance.contract import refused
 from tests.conformance.execution import decoded, encoded, new_id
 from tests.conformance.place import Place, held
 

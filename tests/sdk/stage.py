@@ -98,6 +98,9 @@ class Recorder(WorkerServiceServicer):
         self.answers = True
         self.lease_ms = 30_000
         self.refusal: grpc.StatusCode | None = None
+        # How heartbeats are refused, and what they are told besides.
+        self.silence: grpc.StatusCode | None = None
+        self.news = pb.HeartbeatResponse()
         self.refused = 0
         self._news = asyncio.Condition()
         self._out: asyncio.Queue[pb.ConnectResponse | None] = asyncio.Queue()
@@ -158,9 +161,15 @@ class Recorder(WorkerServiceServicer):
 
     async def Heartbeat(self, request: pb.HeartbeatRequest, context: Any) -> pb.HeartbeatResponse:
         self._note_key(context)
+        if self.silence is not None:
+            self.refused += 1
+            await self._tell()
+            await context.abort(self.silence, "told to refuse")
         self.heartbeats.append(request)
         await self._tell()
-        return pb.HeartbeatResponse(now_us=1, lease_until_us=1 + self.lease_ms * 1_000)
+        answer = pb.HeartbeatResponse(now_us=1, lease_until_us=1 + self.lease_ms * 1_000)
+        answer.MergeFrom(self.news)
+        return answer
 
     async def Deregister(self, request: pb.DeregisterRequest, context: Any) -> pb.DeregisterResponse:
         self.goodbyes += 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -33,9 +34,6 @@ _PATIENCE = 60.0
 
 def demo() -> None:
     """Show an order workflow survive the death of its worker."""
-    # gRPC reports every fork of a process that uses it; starting workers is no news here.
-    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     with explained():
         from rich.console import Console
 
@@ -89,17 +87,17 @@ class _Demo:
 
         from kagzi.cli.order import Order, fulfil
 
-        first = await self._worker()
+        first = self._worker()
         handle = await self._client.start(fulfil, Order("42", ["tea", "cups"], 2_450), id="order-42")
         with Live(console=self._console, refresh_per_second=10, transient=False) as live:
             await self._until(live, handle, lambda: self._ran(_KILL_IN) > 0)
             os.kill(first.pid, signal.SIGKILL)
-            await first.wait()
+            await asyncio.to_thread(first.wait)
             self._killed = (
                 f"worker {first.pid} was killed (SIGKILL) while it ran '{_KILL_IN}'. Its lease is {_LEASE_SECS:.0f} s "
                 "in this demo (30 s by default); then the run goes to another worker."
             )
-            second = await self._worker()
+            second = self._worker()
             try:
                 result: list[Any] = []
                 waiting = asyncio.create_task(handle.result(timeout=_PATIENCE))
@@ -108,14 +106,16 @@ class _Demo:
                 output = await waiting
             finally:
                 second.send_signal(signal.SIGTERM)
-                await second.wait()
+                await asyncio.to_thread(second.wait)
         self._count(output, first.pid, second.pid)
 
-    async def _worker(self) -> asyncio.subprocess.Process:
-        environment = {**os.environ, "KAGZI_DEMO_NOTES": str(self._notes), "PYTHONWARNINGS": "ignore"}
-        arguments = (sys.executable, "-m", "kagzi.cli", "worker", "kagzi.cli.order", "--url", self._address)
-        return await asyncio.create_subprocess_exec(
-            *arguments, env=environment, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL
+    def _worker(self) -> subprocess.Popen[bytes]:
+        # Not through the event loop: uvloop forks, and gRPC reports every fork of a process that uses it.
+        return subprocess.Popen(
+            [sys.executable, "-m", "kagzi.cli", "worker", "kagzi.cli.order", "--url", self._address],
+            env={**os.environ, "KAGZI_DEMO_NOTES": str(self._notes)},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
 
     async def _until(self, live: Any, handle: Handle[Any], condition: Any) -> None:

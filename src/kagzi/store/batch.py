@@ -145,10 +145,11 @@ async def _stop_at_fence(connection: Connection, namespace: str, operations: Seq
                 operation.answer = errors.not_found("run", operation.run_id, field).detail
         elif operation.kind in UNFENCED or lock.held:
             continue
+        elif operation.kind in _STEPS:
+            # Known by its attempt, whoever has the run now.
+            stale_steps.append(operation)
         elif operation.operation_id and operation.operation_id == lock.done:
             repeats.append(operation)
-        elif operation.kind in _STEPS:
-            stale_steps.append(operation)
         else:
             operation.answer = errors.lease_lost(operation.run_id)
     if stale_steps:
@@ -158,6 +159,9 @@ async def _stop_at_fence(connection: Connection, namespace: str, operations: Seq
                 operation.answer = errors.lease_lost(operation.run_id)
     if repeats:
         await endings.status_answers(connection, namespace, repeats)
+    for operation in repeats:
+        if operation.kind is Kind.SLEEP:
+            await unary.sleep_again(connection, operation)
 
 
 async def _fence_again(flush: _Flush, operations: Sequence[Operation]) -> None:

@@ -123,6 +123,13 @@ async def sleep(connection: Connection, operation: Operation, outcome: Outcome) 
     operation.answer = SleepResponse(elapsed=True, wake_at_us=wake_at_us, status=rows.RUN_STATUS["RUNNING"])
 
 
+async def sleep_again(connection: Connection, operation: Operation) -> None:
+    """The repeat of a timer that gave the run back: answered as the first time, whoever has the run now."""
+    step = _step(await _latest(connection, operation, operation.body.step_id))
+    wake_at_us = step.wake_at.ToMicroseconds()
+    operation.answer = SleepResponse(elapsed=False, wake_at_us=wake_at_us, status=rows.RUN_STATUS["SLEEPING"])
+
+
 async def receive(connection: Connection, operation: Operation) -> None:
     """Receives the oldest signal of a name, notes that waiting timed out, or says that none is there."""
     body: ReceiveSignalRequest = operation.body
