@@ -60,10 +60,9 @@ async def test_a_lease_counts_from_when_the_heartbeat_was_sent() -> None:
         recorder.say(pb.ConnectResponse(deliveries=[delivery()]))
         run = await crew.run()
         leases = crew.shift.leases
-        answer = pb.HeartbeatResponse(now_us=5, lease_until_us=5 + 60_000_000)
-        leases.renewed(leases.all(), answer, time.monotonic() - 56)
-        assert not crew.shift.may_begin(run) or leases.by_token[run.token].begin_until < time.monotonic() + 30
         leases.by_token[run.token].begin_until = 0.0
+        # A sixth of a lease of 30 s before its end is the last moment to begin something.
+        answer = pb.HeartbeatResponse(now_us=5, lease_until_us=5 + 60_000_000)
         leases.renewed(leases.all(), answer, time.monotonic() - 56)
         assert not crew.shift.may_begin(run)
         leases.renewed(leases.all(), answer, time.monotonic() - 54)

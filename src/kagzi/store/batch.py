@@ -6,7 +6,7 @@ not a fate: an operation that cannot be applied is refused alone, with what foll
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -16,34 +16,74 @@ from asyncpg.connection import Connection
 
 from kagzi.protocol.v1.common_pb2 import STEP_ABANDONED, ErrorDetail
 from kagzi.protocol.v1.worker_pb2 import WaitAnswer
-from kagzi.store import children, endings, errors, facts, leases, runs, signals, steps, suspensions, unary
+from kagzi.store import (
+    children,
+    endings,
+    errors,
+    facts,
+    leases,
+    repeats,
+    runs,
+    signals,
+    steps,
+    suspensions,
+    unary,
+    waves,
+)
 from kagzi.store.database import Database
 from kagzi.store.leases import Fence
-from kagzi.store.operation import BUSY, GIVING_AWAY, UNFENCED, Kind, Operation, Outcome
+from kagzi.store.operation import BUSY, UNFENCED, Kind, Operation, Outcome
 
 log = structlog.get_logger(__name__)
 
-_STEPS = frozenset({Kind.COMPLETE_STEP, Kind.FAIL_STEP, Kind.START_STEP, Kind.FAIL_STEP_AND_GIVE_BACK})
-_PROGRESS = frozenset({Kind.COMPLETE_STEP, Kind.FAIL_STEP})
-# Kinds after which the run is not what its fence saw: what follows them in one batch is fenced anew.
-_CLOSING = GIVING_AWAY | {Kind.CANCEL, Kind.TERMINATE}
-# Kinds that look before they write and therefore apply one at a time.
-_ONE_BY_ONE = frozenset(
-    {Kind.BEGIN_STEP, Kind.RECEIVE_SIGNAL, Kind.AWAIT_CHILD, Kind.SLEEP, Kind.FAIL_STEP_AND_GIVE_BACK}
-)
+_PROGRESS = frozenset({Kind.COMPLETE_STEP, Kind.FAIL_STEP, Kind.FAIL_STEP_AND_GIVE_BACK})
 
 
 async def flush(
     database: Database, namespace: str, operations: Sequence[Operation], lease: timedelta, patience: float
 ) -> list[Outcome]:
     """Applies the operations and commits. Each has its answer afterwards; one outcome for each transaction it took."""
+
+    async def work(connection: Connection) -> Outcome:
+        try:
+            return await apply(connection, namespace, operations, lease)
+        except asyncpg.LockNotAvailableError as error:
+            raise _Waits from error
+
     try:
-        return [await database.transact(lambda connection: apply(connection, namespace, operations, lease), patience)]
-    except (asyncpg.PostgresError, asyncpg.DataError, ValueError, OverflowError) as error:
+        return [await database.transact(work, patience)]
+    except errors.Unreachable:
+        raise
+    except _Waits:
+        left = _set_waiting(operations)
+        return await flush(database, namespace, left, lease, patience) if left else [Outcome()]
+    except Exception as error:  # noqa: BLE001 - whatever one operation runs into is not the fate of the others
         if len(operations) == 1:
             operations[0].answer = _unwritable(operations[0], error)
             return [Outcome()]
         return await _apart(database, namespace, operations, lease, patience)
+
+
+class _Waits(Exception):
+    """Something in the batch waits for a transaction that somebody else has open."""
+
+
+def _set_waiting(operations: Sequence[Operation]) -> list[Operation]:
+    """Answers BUSY what may have to wait for others, with all that follows in its run; leaves what never waits."""
+    busy = {operation.run_id for operation in operations if _may_wait(operation)}
+    for operation in operations:
+        operation.answer = BUSY
+    return [operation for operation in operations if busy and operation.run_id not in busy]
+
+
+def _may_wait(operation: Operation) -> bool:
+    """Whether it may meet rows beyond those its fence has locked: a taken id, an external id, children."""
+    match operation.kind:
+        case Kind.START | Kind.START_CHILD | Kind.AWAIT_CHILD | Kind.SIGNAL | Kind.CONTINUE_AS_NEW:
+            return True
+        case Kind.FAIL | Kind.FAIL_STEP | Kind.CANCEL | Kind.TERMINATE:
+            return True
+    return False
 
 
 async def _apart(
@@ -52,29 +92,24 @@ async def _apart(
     """Something in the batch cannot be written. Halves it until that operation stands alone and is refused."""
     by_run: dict[str, list[Operation]] = defaultdict(list)
     for operation in operations:
+        # Whatever it was answered went back with the transaction.
+        operation.answer = None
         by_run[operation.run_id].append(operation)
     halves = list(by_run.values()) if len(by_run) > 1 else [[operation] for operation in operations]
     middle = len(halves) // 2
     outcomes: list[Outcome] = []
     for half in (halves[:middle], halves[middle:]):
         part = [operation for group in half for operation in group]
-        _fall_with_predecessors(operations, part)
-        left = [operation for operation in part if operation.answer is None]
+        left = waves.unfallen(part, operations)
         if left:
             outcomes += await flush(database, namespace, left, lease, patience)
     return outcomes
 
 
-def _fall_with_predecessors(applied: Sequence[Operation], part: Sequence[Operation]) -> None:
-    fallen = {(operation.run_id, operation.token) for operation in applied if operation.chained and operation.refused}
-    for operation in part:
-        if operation.answer is not None and not operation.refused:
-            operation.answer = None
-        if operation.chained and not operation.refused and (operation.run_id, operation.token) in fallen:
-            operation.answer = errors.predecessor_refused(operation.run_id)
-
-
 def _unwritable(operation: Operation, error: Exception) -> ErrorDetail:
+    if isinstance(error, errors.Refused):
+        # Refused after something had been written for it, which is undone now.
+        return error.detail
     log.error(
         "operation_refused",
         kind=operation.kind.name,
@@ -109,13 +144,14 @@ async def apply(connection: Connection, namespace: str, operations: Sequence[Ope
         flush = _Flush(connection, namespace, lease, fence, outcome)
         crashed: set[str] = set()
         closed: set[str] = set()
-        for wave in _waves(rest):
+        for wave in waves.waves(rest):
             await _fence_again(flush, [one for _, group in wave for one in group if one.run_id in closed])
             for kind, group in wave:
-                left = _unfallen([operation for operation in group if operation.answer is None], rest)
+                left = waves.unfallen([operation for operation in group if operation.answer is None], rest)
                 if left:
                     await _APPLY[kind](flush, left)
-                if kind in _CLOSING:
+                    waves.keep_order(left)
+                if kind in waves.CLOSING:
                     closed.update(operation.run_id for operation in left)
                 if kind in _PROGRESS:
                     crashed.update(operation.run_id for operation in left if _crashed(operation, fence))
@@ -133,35 +169,20 @@ async def _stop_at_fence(connection: Connection, namespace: str, operations: Seq
     """Answers what may not pass: runs that somebody has locked or that do not exist, and tokens that are not current,
     unless the operation repeats one that took effect.
     """
-    stale_steps: list[Operation] = []
-    repeats: list[Operation] = []
+    stale: list[Operation] = []
     for operation in operations:
         lock = fence.of(operation)
         if lock is None:
-            if operation.run_id in fence.busy:
-                operation.answer = BUSY
-            else:
-                field = "run_id" if operation.token is None or operation.chained else "run.run_id"
-                operation.answer = errors.not_found("run", operation.run_id, field).detail
-        elif operation.kind in UNFENCED or lock.held:
-            continue
-        elif operation.kind in _STEPS:
-            # Known by its attempt, whoever has the run now.
-            stale_steps.append(operation)
-        elif operation.operation_id and operation.operation_id == lock.done:
-            repeats.append(operation)
-        else:
-            operation.answer = errors.lease_lost(operation.run_id)
-    if stale_steps:
-        await steps.recognise(connection, namespace, stale_steps)
-        for operation in stale_steps:
-            if operation.refused:
-                operation.answer = errors.lease_lost(operation.run_id)
-    if repeats:
-        await endings.status_answers(connection, namespace, repeats)
-    for operation in repeats:
-        if operation.kind is Kind.SLEEP:
-            await unary.sleep_again(connection, operation)
+            operation.answer = BUSY if operation.run_id in fence.busy else _unknown(operation)
+        elif operation.kind not in UNFENCED and not lock.held:
+            stale.append(operation)
+    if stale:
+        await repeats.answer(connection, namespace, stale, fence)
+
+
+def _unknown(operation: Operation) -> ErrorDetail:
+    field = "run_id" if operation.token is None or operation.chained else "run.run_id"
+    return errors.not_found("run", operation.run_id, field).detail
 
 
 async def _fence_again(flush: _Flush, operations: Sequence[Operation]) -> None:
@@ -172,47 +193,6 @@ async def _fence_again(flush: _Flush, operations: Sequence[Operation]) -> None:
         fence = await leases.fence(flush.connection, flush.namespace, operations)
         flush.fence.locks.update(fence.locks)
         await _stop_at_fence(flush.connection, flush.namespace, operations, fence)
-
-
-def _waves(operations: Sequence[Operation]) -> Iterator[list[tuple[Kind, list[Operation]]]]:
-    """Groups operations by kind so that those of one run still apply in their order: one that would have to go back in
-    the order of kinds, or follows the giving away of its run, waits for the next wave, and so does everything after it.
-    """
-    reached: dict[str, tuple[int, Kind | None]] = {}
-    waves: list[dict[Kind, list[Operation]]] = []
-    for operation in operations:
-        if operation.answer is not None:
-            continue
-        wave, last = reached.get(operation.run_id, (0, None))
-        if last is not None and (operation.kind < last or last in _CLOSING or _alone_after(operation, last)):
-            wave += 1
-        reached[operation.run_id] = (wave, operation.kind)
-        while len(waves) <= wave:
-            waves.append(defaultdict(list))
-        waves[wave][operation.kind].append(operation)
-    for groups in waves:
-        yield sorted(groups.items())
-
-
-def _alone_after(operation: Operation, last: Kind) -> bool:
-    """Whether two of one kind for one run cannot share a statement: the server numbers them, one after the other."""
-    return operation.kind == last and (operation.kind in _ONE_BY_ONE or getattr(operation.body, "position", 1) == 0)
-
-
-def _unfallen(group: Sequence[Operation], operations: Sequence[Operation]) -> list[Operation]:
-    """Leaves out what follows a refused operation of the same run and token."""
-    if not any(operation.refused for operation in operations):
-        return list(group)
-    fallen = {
-        (operation.run_id, operation.token) for operation in operations if operation.chained and operation.refused
-    }
-    left = []
-    for operation in group:
-        if operation.chained and (operation.run_id, operation.token) in fallen:
-            operation.answer = errors.predecessor_refused(operation.run_id)
-        else:
-            left.append(operation)
-    return left
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +216,10 @@ async def _complete_steps(flush: _Flush, group: _Group) -> None:
         group = [operation for operation in group if not operation.refused]
     if group:
         await steps.complete(flush.connection, flush.namespace, group)
+    for operation in received:
+        if isinstance(operation.answer, ErrorDetail):
+            # Its signal may be marked as received, by a step that is not on record.
+            raise errors.Refused(operation.answer)
 
 
 async def _fail_steps(flush: _Flush, group: _Group) -> None:

@@ -9,10 +9,10 @@ from datetime import timedelta
 
 from asyncpg.connection import Connection
 
-from kagzi.protocol.v1.common_pb2 import CHILD_WORKFLOW
+from kagzi.protocol.v1.common_pb2 import CHILD_WORKFLOW, ErrorDetail
 from kagzi.protocol.v1.worker_pb2 import StartChild, StartChildAnswer, StepCompleted, StepStarted
 from kagzi.protocol.v1.workflow_pb2 import StartWorkflowRequest, StartWorkflowResponse
-from kagzi.store import runs, steps
+from kagzi.store import errors, runs, steps
 from kagzi.store.operation import Kind, Operation, Outcome
 
 
@@ -39,9 +39,10 @@ async def start(
         await steps.start(connection, namespace, waited)
     if handed:
         await steps.complete(connection, namespace, handed)
-    refused = {step.run_id: step.answer for step in (*waited, *handed) if step.refused}
-    for operation in operations:
-        operation.answer = refused.get(operation.run_id, operation.answer)
+    for step in (*waited, *handed):
+        if isinstance(step.answer, ErrorDetail):
+            # Its child may be stored already, by a step that is not on record.
+            raise errors.Refused(step.answer)
 
 
 def _start(namespace: str, operation: Operation) -> Operation:

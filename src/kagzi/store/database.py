@@ -34,7 +34,7 @@ LOST = (
     asyncpg.ReadOnlySQLTransactionError,
     # What asyncpg says of a connection that was cut in the middle of an answer.
     asyncpg.InternalClientError,
-    # Of these only a closed connection or pool: see _patiently.
+    # Of these only a closed connection or pool: see _went_away.
     asyncpg.InterfaceError,
     ConnectionError,
     TimeoutError,
@@ -55,6 +55,8 @@ class Database:
             "timezone": "UTC",
             # A server that hangs in a transaction must not hold rows beyond the lease of who waits for them.
             "idle_in_transaction_session_timeout": str(int(lease_seconds * 500)),
+            # A caller's open transaction delays what needs its rows, never the rest of a batch.
+            "lock_timeout": "200",
             # The statements are index probes on known keys; compiling them costs more than running them.
             "jit": "off",
         }
@@ -113,8 +115,12 @@ class Database:
                     return await work(cast("Connection", proxy))
             except _MET_SOMEBODY:
                 await asyncio.sleep(random.uniform(0.001, 0.02))
+            except asyncpg.LockNotAvailableError as error:
+                if time.monotonic() > until:
+                    raise Unreachable(f"another transaction holds what this needs, for {patience:.0f} s now") from error
+                await asyncio.sleep(random.uniform(0.001, 0.02))
             except LOST as error:
-                if isinstance(error, asyncpg.InterfaceError) and "clos" not in str(error):
+                if not _went_away(error):
                     raise
                 self.lost_at = time.monotonic()
                 if time.monotonic() + pause > until:
@@ -122,3 +128,10 @@ class Database:
                 log.warning("database_lost", error=type(error).__name__)
                 await asyncio.sleep(pause * random.uniform(0.5, 1.0))
                 pause = min(pause * 2, 1.0)
+
+
+def _went_away(error: Exception) -> bool:
+    """An InterfaceError may be a defect of ours, or quote a value that could not be sent and speaks of closing."""
+    if not isinstance(error, asyncpg.InterfaceError):
+        return True
+    return "clos" in str(error) and not isinstance(error, ValueError)

@@ -6,7 +6,7 @@ alone that has ended, and exactly one writer gets there.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 from asyncpg import Record
@@ -17,7 +17,7 @@ from kagzi.protocol.v1.worker_pb2 import ContinueAsNew, EndAnswer, Fail
 from kagzi.protocol.v1.workflow_pb2 import CancelWorkflowResponse, TerminateWorkflowResponse
 from kagzi.store import errors, retry, rows, signals, steps
 from kagzi.store.leases import Fence
-from kagzi.store.operation import Ended, Operation, Outcome
+from kagzi.store.operation import Ended, Kind, Operation, Outcome
 from kagzi.store.queries import Queries
 
 _sql = Queries("endings.sql")
@@ -311,12 +311,26 @@ async def settle(connection: Connection, namespace: str, ended: Sequence[Ended],
         await _ask(connection, namespace, live, "its parent ended", outcome)
 
 
-async def status_answers(connection: Connection, namespace: str, operations: Sequence[Operation]) -> None:
-    """Answers repeated endings with what the run is now."""
+async def answer_again(connection: Connection, namespace: str, operations: Collection[Operation]) -> None:
+    """Answers operations that gave a run away as the first time, whoever has the run now."""
     found = await _status.fetch(connection, namespace=namespace, run_ids=[operation.run_id for operation in operations])
-    statuses = {str(row["run_id"]): row for row in found}
+    stands = {str(row["run_id"]): row for row in found}
     for operation in operations:
-        operation.answer = answer(statuses[operation.run_id])
+        row = stands[operation.run_id]
+        status = _status_after(operation.kind, row["status"])
+        operation.answer = answer(row) if status == row["status"] else EndAnswer(status=rows.RUN_STATUS[status])
+
+
+def _status_after(kind: Kind, status: str) -> str:
+    """The status that an operation of this kind left; `status` is the one the run has now."""
+    match kind:
+        case Kind.SUSPEND | Kind.SLEEP:
+            return "SLEEPING"
+        case Kind.RELEASE | Kind.FAIL_STEP_AND_GIVE_BACK:
+            return "PENDING"
+        case Kind.FAIL if status not in TERMINAL:
+            return "PENDING"
+    return status
 
 
 async def status_of(connection: Connection, namespace: str, run_id: str) -> str:

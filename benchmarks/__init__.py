@@ -1,0 +1,1 @@
+"""Benchmarks: the workloads by name, on real processes with durability on."""
