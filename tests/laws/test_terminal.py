@@ -1,4 +1,6 @@
-"""Law 7, terminal is terminal: COMPLETED, FAILED and CANCELLED rows change no more, and exactly one writer gets there."""
+"""Law 7, terminal is terminal: COMPLETED, FAILED and CANCELLED rows change no more, and exactly one writer gets
+there.
+"""
 
 from __future__ import annotations
 

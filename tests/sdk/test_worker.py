@@ -6,8 +6,6 @@ import logging
 import os
 import signal
 import sys
-import time
-from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,8 @@ import pytest
 
 from kagzi.embedded import Embedded
 from kagzi.protocol.v1 import admin_pb2, admin_pb2_grpc
-from kagzi.sdk.definition import step, workflow
+from kagzi.protocol.v1.worker_pb2 import ConnectResponse
+from kagzi.sdk.definition import workflow
 from kagzi.sdk.errors import ConfigError, NotFound
 from kagzi.sdk.worker import Worker
 from kagzi.store import migrate
@@ -70,7 +69,10 @@ async def invoice(ctx: Any) -> None: ...
         ({}, "needs workflows to run"),
         ({"workflows": [not_a_workflow]}, "'not_a_workflow' is no workflow: put @workflow"),
         ({"workflows": ["count"]}, "'count' is no workflow"),
-        ({"workflows": [count, another]}, r"Two workflows are called 'count' \(.*\.count and .*\.another\): rename one"),
+        (
+            {"workflows": [count, another]},
+            r"Two workflows are called 'count' \(.*\.count and .*\.another\): rename one",
+        ),
         ({"workflows": [invoice]}, "declared for the queue 'billing', but this worker serves 'default'"),
         ({"workflows": [idle], "concurrency": 0}, "concurrency .* from 1 to 10000, and not 0"),
         ({"workflows": [idle], "concurrency": True}, "and not True"),
@@ -88,9 +90,7 @@ def test_a_workflow_that_is_listed_twice_is_one() -> None:
     Worker(workflows=[count, count, idle])
 
 
-async def test_what_is_not_given_comes_from_the_environment(
-    database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_is_not_given_comes_from_the_environment(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving(database_url) as server, Caller(server.address, database_url) as caller:
         monkeypatch.setenv("KAGZI_URL", server.address)
         monkeypatch.setenv("KAGZI_QUEUE", "billing")
@@ -142,7 +142,9 @@ async def exactly_once(caller: Caller, run_id: str, steps: int) -> None:
     assert await caller.ended(run_id) == ["COMPLETED"]
     wanted = [f"s{number}" for number in range(steps)]
     assert wanted == EFFECTS
-    rows = await caller.fetch("select step_id, attempt_number, status, completed_seq from kagzi.step_runs order by position")
+    rows = await caller.fetch(
+        "select step_id, attempt_number, status, completed_seq from kagzi.step_runs order by position"
+    )
     assert [tuple(row) for row in rows] == [(name, 1, "COMPLETED", seq) for seq, name in enumerate(wanted, 1)]
     [run] = await caller.fetch("select crashes from kagzi.workflow_runs")
     assert run["crashes"] == 0
@@ -232,7 +234,9 @@ async def test_a_body_that_outlasts_the_drain_is_interrupted_and_its_run_given_b
             await caller.start(slow)
             await effects(1)
         assert EFFECTS == ["began", "stopped"]
-        [run] = await caller.fetch("select status, crashes, available_at <= kagzi.now() as due from kagzi.workflow_runs")
+        [run] = await caller.fetch(
+            "select status, crashes, available_at <= kagzi.now() as due from kagzi.workflow_runs"
+        )
         assert tuple(run) == ("PENDING", 0, True)
         [attempt] = await caller.fetch("select status from kagzi.step_runs")
         assert attempt["status"] == "INTERRUPTED"
@@ -263,11 +267,76 @@ async def test_a_worker_that_is_asked_to_drain_by_a_server_ends(database_url: st
         assert await caller.ended(run_id) == ["COMPLETED"]
 
 
+BODIES = """
+import asyncio, os, time
+from pathlib import Path
+from kagzi.sdk.definition import workflow
+
+def began() -> None:
+    Path(os.environ["EFFECTS"]).write_text("began")
+
+async def short() -> None:
+    began()
+    await asyncio.sleep(0.5)
+
+async def endless() -> None:
+    began()
+    await asyncio.Event().wait()
+
+def stuck() -> None:
+    began()
+    time.sleep(60)
+
+@workflow
+async def brief(ctx) -> None:
+    await ctx.step("body", short)
+
+@workflow
+async def long(ctx) -> None:
+    await ctx.step("body", endless)
+
+@workflow
+async def deaf(ctx) -> None:
+    await ctx.step("body", stuck)
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "drain_timeout", "signals", "status", "attempt"),
+    [
+        pytest.param("brief", "20s", 1, "COMPLETED", "COMPLETED", id="what can end does"),
+        pytest.param("long", "200ms", 1, "PENDING", "INTERRUPTED", id="what takes too long is interrupted"),
+        pytest.param("long", "60s", 2, "PENDING", "INTERRUPTED", id="a second signal means at once"),
+        pytest.param("deaf", "200ms", 1, "PENDING", "INTERRUPTED", id="a thread that hears nothing is left behind"),
+    ],
+)
+async def test_a_signal_drains_a_worker(
+    database_url: str, tmp_path: Path, kind: str, drain_timeout: str, signals: int, status: str, attempt: str
+) -> None:
+    module, effect = tmp_path / "bodies.py", tmp_path / "effect"
+    module.write_text(BODIES)
+    async with serving(database_url) as server, Caller(server.address, database_url) as caller:
+        command = (sys.executable, "-c", MAIN, "worker", str(module), "--url", server.address)
+        with child(*command, "--drain-timeout", drain_timeout, env={"EFFECTS": str(effect)}) as worker:
+            run_id = await caller.start(workflow(name=kind)(idle.function))
+            await caller.until("select 1 from kagzi.step_runs where status = 'RUNNING'")
+            assert effect.exists()
+            for _ in range(signals):
+                worker.send_signal(signal.SIGTERM)
+                assert worker.stdout is not None
+                lines = iter(worker.stdout.readline, "")
+                await asyncio.to_thread(lambda: next(line for line in lines if "SIGTERM" in line))  # noqa: B023
+            assert await asyncio.to_thread(worker.wait, 10) == 0
+        [run] = await caller.fetch("select run_id::text, status, crashes from kagzi.workflow_runs")
+        assert tuple(run) == (run_id, status, 0)
+        [row] = await caller.fetch("select status from kagzi.step_runs")
+        assert row["status"] == attempt
+        assert await caller.fetch("select 1 from kagzi.workers where status = 'OFFLINE'")
+
+
 async def test_a_drain_that_no_row_knows_of_ends_no_worker() -> None:
     async with recording() as recorder, Worker(recorder.address, workflows=[idle]) as worker:
         await recorder.until(lambda: bool(recorder.heartbeats))
-        from kagzi.protocol.v1.worker_pb2 import ConnectResponse
-
         recorder.say(ConnectResponse(drain=True))
         await recorder.until(lambda: len(recorder.heartbeats) == 2)
         assert worker._task is not None

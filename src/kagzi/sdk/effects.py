@@ -132,8 +132,8 @@ def _answered(run: Execution, pending: Pending, result: Any, error: BaseExceptio
         failure = Failure(type="NotApplied", message="the reconciler says that the effect did not happen")
         run.complete(Completion(pending, failure=failure))
     else:
-        # Unclear, or the reconciler itself failed: asked again later, in place.
-        pause = min(_UNCLEAR_FIRST_SECS * 2**pending.unclear, _UNCLEAR_MOST_SECS)
+        # Unclear, or the reconciler itself failed: asked again later, in place; at once where tests move the clock.
+        pause = min(_UNCLEAR_FIRST_SECS * 2**pending.unclear, _UNCLEAR_MOST_SECS) if run.host.in_place_us else 0.0
         pending.unclear += 1
         handle = asyncio.get_running_loop().call_later(pause, ask, run, pending)
         pending.stop = handle.cancel

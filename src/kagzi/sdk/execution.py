@@ -39,8 +39,6 @@ from kagzi.sdk.readings import Readings
 from kagzi.sdk.values import Values, error_of
 from kagzi.sdk.waits import Waits
 
-# A wait this short is waited for in place: giving the run back and claiming it again would take longer.
-IN_PLACE_US = 2_000_000
 _RECHECK_SECS = 0.2
 
 
@@ -150,8 +148,8 @@ class Execution:
         """The code rests and waits for something new: begins bodies, waits in place, or gives the run back."""
         self._begin_bodies()
         due_us = self.agenda.earliest_due_us()
-        soon = due_us is not None and due_us - self.waits.now_us() < IN_PLACE_US
-        if soon or self.agenda.moves_by_itself(IN_PLACE_US):
+        soon = due_us is not None and due_us - self.waits.now_us() < self.host.in_place_us
+        if soon or self.agenda.moves_by_itself(self.host.in_place_us):
             self._wait_in_place(due_us)
         elif self.agenda.held:
             self._finish("suspend", endings.suspended(list(self.agenda.held.values())))

@@ -16,12 +16,18 @@ if TYPE_CHECKING:
     from kagzi.sdk.execution import Execution
 
 
+# A wait this short is waited for in place: giving the run back and claiming it again would take longer.
+IN_PLACE_US = 2_000_000
+
+
 class Host(Protocol):
     """What an execution needs of its worker. Everything is called on the worker's loop."""
 
     namespace: str
     codecs: Chain
     executor: Executor
+    # Waits shorter than this are waited for in place; 0: every wait gives the run back, for a clock that tests move.
+    in_place_us: int
 
     def send(
         self, run: Execution, name: str, body: Message, answered: Callable[[Answer | None], None] | None = None

@@ -18,6 +18,7 @@ from kagzi.protocol.v1 import worker_pb2 as pb
 from kagzi.sdk.codec import Chain
 from kagzi.sdk.definition import Workflow
 from kagzi.sdk.heartbeat import Heartbeat
+from kagzi.sdk.host import IN_PLACE_US
 from kagzi.sdk.lease import Lease, Leases, Run, may_begin
 from kagzi.sdk.link import Link
 from kagzi.sdk.outbox import Answered, Outbox
@@ -40,6 +41,7 @@ class Shift:
         self.namespace = post.namespace
         self.codecs: Chain = post.codecs
         self.executor: Executor = Threads(post.concurrency)
+        self.in_place_us = IN_PLACE_US
         self.leases = Leases()
         self.outbox = Outbox(wake=self._wake, settled=self._free, fallen=self._fall)
         self.link = Link(post.targets, self, self.outbox, api_key=post.api_key, tls=post.tls)
@@ -83,6 +85,10 @@ class Shift:
         self.outbox.close()
         await self.link.close()
         self.executor.shutdown(wait=False)
+
+    async def idle(self) -> None:
+        """Waits until nothing is held."""
+        await self._empty.wait()
 
     async def _until_empty(self, seconds: float, hurry: asyncio.Event | None) -> None:
         waits = [asyncio.create_task(event.wait()) for event in (self._empty, hurry) if event is not None]

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from kagzi.server.notifier import Notifier
 from kagzi.store.notices import Kind, key_hash
-from kagzi.store.operation import Ended, Outcome
+from kagzi.store.operation import Ended, Operation, Outcome
 
 
 class Queues(Protocol):
@@ -29,6 +29,7 @@ class Announcer:
         self._queues: list[Queues] = []
         self._ended: list[Callable[[str, Sequence[Ended]], None]] = []
         self._told: list[Callable[[str, Sequence[str]], None]] = []
+        self._applied: list[Callable[[str, Sequence[Operation]], None]] = []
         self._deadline: list[Callable[[], None]] = []
 
     def add_queues(self, queues: Queues) -> None:
@@ -38,6 +39,10 @@ class Announcer:
     def on_ended(self, listener: Callable[[str, Sequence[Ended]], None]) -> None:
         """`listener` hears of runs that ended."""
         self._ended.append(listener)
+
+    def on_applied(self, listener: Callable[[str, Sequence[Operation]], None]) -> None:
+        """`listener` hears of operations that were committed, or refused."""
+        self._applied.append(listener)
 
     def on_told(self, listener: Callable[[str, Sequence[str]], None]) -> None:
         """`listener` hears of held runs for which a fact arrived."""
@@ -66,6 +71,11 @@ class Announcer:
                 told(namespace, outcome.told)
             for run_id in outcome.told:
                 self._notifier.tell(Kind.TOLD, key_hash(namespace, run_id))
+
+    def applied(self, namespace: str, operations: Sequence[Operation]) -> None:
+        """These operations have their answers."""
+        for applied in self._applied:
+            applied(namespace, operations)
 
     def due(self, namespace: str, task_queue: str) -> None:
         """Something in this queue can be claimed now."""

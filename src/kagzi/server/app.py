@@ -31,6 +31,7 @@ from kagzi.server.dispatcher import Dispatcher
 from kagzi.server.enrolment import Enrolment
 from kagzi.server.notifier import Notifier
 from kagzi.server.settings import Settings
+from kagzi.server.tallies import Tallies
 from kagzi.server.vitals import Check, Vitals
 from kagzi.server.watchers import Watchers
 from kagzi.store.database import Database
@@ -101,7 +102,9 @@ class Server:
         self.streams = Streams(self.database, self.enrolment, self.batcher, self.dispatcher)
         self.watchers = Watchers(self.database, interval=settings.dispatcher_interval_secs)
         self.coordinator = Coordinator(self.database, self.notifier, settings, self.announcer.announce)
-        self.vitals = Vitals(self.database, settings, str(uuid_utils.uuid7()), self._parts)
+        server_id = str(uuid_utils.uuid7())
+        self.vitals = Vitals(self.database, settings, server_id, self._parts)
+        self.tallies = Tallies(self.database, server_id)
         self.health = health.aio.HealthServicer()
         self._grpc: grpc.aio.Server | None = None
 
@@ -120,6 +123,7 @@ class Server:
             self.batcher.start()
             self.watchers.start()
             self.coordinator.start()
+            self.tallies.start()
             await self._grpc.start()
         except BaseException:
             await self.stop(0)
@@ -139,6 +143,7 @@ class Server:
         await self.batcher.stop(max(0.0, until - time.monotonic()))
         if calls is not None:
             await calls
+        await self.tallies.stop()
         await self.notifier.stop()
         await self.database.close()
         log.info("server_stopped", address=self.address)
@@ -147,6 +152,8 @@ class Server:
         """Who hears of what, here and from other servers."""
         self.announcer.on_told(self.streams.told)
         self.announcer.on_deadline(self.coordinator.look)
+        self.announcer.on_applied(self.tallies.applied)
+        self.announcer.on_ended(self.tallies.ended)
         self.announcer.on_ended(self.watchers.ended)
         self.notifier.subscribe(Kind.WORK, self.dispatcher.heard)
         self.notifier.subscribe(Kind.TOLD, self.streams.heard)

@@ -167,6 +167,7 @@ class Batcher:
         for outcome in outcomes:
             self.announcer.announce(namespace, outcome)
         if outcomes:
+            self.announcer.applied(namespace, operations)
             self._answer(entries)
 
     async def _apply(self, namespace: str, operations: Sequence[Operation]) -> list[Outcome]:

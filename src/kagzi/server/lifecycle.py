@@ -6,6 +6,7 @@ finish what it does for a moment, then cancels it, and returns only when it is g
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import structlog
 
@@ -92,15 +93,13 @@ class Loop:
                 if clock() - began > _STEADY:
                     pause = _FIRST_PAUSE
                 log.exception("loop_crashed", loop=self.name, crashes=self.crashes, pause=pause)
-            await self._pause(pause)
+            self._pausing = True
+            await self.pause(pause)
+            self._pausing = False
             pause = min(pause * 2, _LONGEST_PAUSE)
 
-    async def _pause(self, seconds: float) -> None:
-        self._pausing = True
-        try:
+    async def pause(self, seconds: float) -> None:
+        """Waits, unless the loop is asked to stop meanwhile."""
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self.stopping.wait()
-        except TimeoutError:
-            pass
-        finally:
-            self._pausing = False

@@ -122,6 +122,10 @@ def _unwritable(operation: Operation, error: Exception) -> ErrorDetail:
         step = getattr(operation.body, "step_id", "")
         message = f"step {step!r} of run {operation.run_id} has its outcome on record and gets no further attempt"
         return errors.precondition(message, step).detail
+    if isinstance(error, asyncpg.UniqueViolationError) and operation.kind is Kind.CONTINUE_AS_NEW:
+        new_run_id = operation.body.new_run_id
+        message = f"run id {new_run_id} belongs to another run: make a new one"
+        return errors.conflict(message, new_run_id, "continue_as_new.new_run_id").detail
     if isinstance(error, asyncpg.DataError | ValueError | OverflowError | asyncpg.CheckViolationError):
         message = f"{operation.kind.name} holds a value that cannot be stored: {type(error).__name__}"
         return errors.invalid("", message, operation.run_id).detail

@@ -66,7 +66,6 @@ def _step(operation: Operation, answer: StartChildAnswer) -> Operation:
         kind = Kind.START_STEP
     step.step_id = body.step_id
     step.attempt_id = body.attempt_id
-    step.attempt_number = 1
     step.kind = CHILD_WORKFLOW
     step.position = body.position
     step.input_hash = body.input_hash

@@ -21,8 +21,8 @@ from kagzi.store.operation import Ended, Kind, Operation, Outcome
 from kagzi.store.queries import Queries
 
 _sql = Queries("endings.sql")
-_ENDED = ("run_id", "status", "parent_run_id", "task_queue")
-_complete = _sql.bind("complete", columns=("run_id", "parent_run_id"))
+_ENDED = ("run_id", "status", "parent_run_id", "task_queue", "workflow_type", "took_ms")
+_complete = _sql.bind("complete", columns=("run_id", "parent_run_id", "workflow_type", "took_ms"))
 _failing = _sql.bind("failing", columns=("run_id", "attempts", "retry_policy", "cancelled", "late"))
 _fail = _sql.bind("fail", columns=(*_ENDED, "available_at"))
 _cancel = _sql.bind("cancel", columns=_ENDED)
@@ -52,15 +52,17 @@ async def complete(connection: Connection, namespace: str, operations: Sequence[
         outputs=[None if output is None else output.data for output in outputs],
         output_encodings=[None if output is None else output.encoding or None for output in outputs],
     )
-    parents = {str(row["run_id"]): row["parent_run_id"] for row in found}
+    written = {str(row["run_id"]): row for row in found}
     ended = []
     for operation, output in zip(operations, outputs, strict=True):
-        if operation.run_id not in parents:
+        row = written.get(operation.run_id)
+        if row is None:
             operation.answer = errors.lease_lost(operation.run_id)
             continue
         operation.answer = EndAnswer(status=rows.RUN_STATUS["COMPLETED"])
-        parent = parents[operation.run_id]
-        ended.append(Ended(operation.run_id, "COMPLETED", str(parent) if parent else None, output))
+        parent = str(row["parent_run_id"]) if row["parent_run_id"] else None
+        took = (row["workflow_type"], row["took_ms"])
+        ended.append(Ended(operation.run_id, "COMPLETED", parent, output, took=took))
     await settle(connection, namespace, ended, outcome)
 
 
@@ -99,22 +101,19 @@ async def fail(connection: Connection, namespace: str, operations: Sequence[Oper
 
 def _decide(body: Fail, row: Record) -> tuple[str, str, int | None]:
     """The status to write, the error to keep, and the delay before another try."""
+    error = rows.failure_text(body.failure, body.failed_step_id)
     if row["cancelled"]:
         late = Failure(type="DeadlineExceeded", message="the run's time was up")
-        return (
-            ("FAILED", rows.failure_text(late), None)
-            if row["late"]
-            else ("CANCELLED", rows.failure_text(body.failure), None)
-        )
+        return ("FAILED", rows.failure_text(late), None) if row["late"] else ("CANCELLED", error, None)
     policy = rows.retry_policy(row["retry_policy"])
     if policy is None or body.failure.non_retryable:
-        return "FAILED", rows.failure_text(body.failure), None
+        return "FAILED", error, None
     delay = retry.delay_ms(policy, row["attempts"] + 1)
     if delay is None:
-        return "FAILED", rows.failure_text(body.failure), None
+        return "FAILED", error, None
     if body.failure.HasField("retry_after_ms"):
         delay = body.failure.retry_after_ms
-    return "PENDING", rows.failure_text(body.failure), delay
+    return "PENDING", error, delay
 
 
 async def _set_aside(
@@ -358,6 +357,7 @@ def _ended(found: Iterable[Record], kept: Mapping[str, str]) -> list[Ended]:
             row["status"],
             str(row["parent_run_id"]) if row["parent_run_id"] else None,
             error=kept[str(row["run_id"])],
+            took=(row["workflow_type"], row["took_ms"]),
         )
         for row in found
         if row["status"] in TERMINAL

@@ -8,7 +8,8 @@ with ended as (
         finished_at = kagzi.now()
     from unnest(:run_ids::uuid[], :tokens::uuid[], :operation_ids::uuid[]) as u(run_id, token, operation_id)
     where r.namespace = :namespace and r.run_id = u.run_id and r.claim_token = u.token and r.status = 'RUNNING'
-    returning r.run_id, r.parent_run_id
+    returning r.run_id, r.parent_run_id, r.workflow_type,
+              (extract(epoch from kagzi.now() - r.created_at) * 1000)::float8 as took_ms
 ), paid as (
     update kagzi.workflow_payloads p
     set output = u.output, output_encoding = u.output_encoding
@@ -16,7 +17,7 @@ with ended as (
     join ended on ended.run_id = u.run_id
     where p.namespace = :namespace and p.run_id = u.run_id
 )
-select run_id, parent_run_id from ended;
+select run_id, parent_run_id, workflow_type, took_ms from ended;
 
 -- name: failing
 -- What decides whether a failed run is tried again. The caller holds the fence.
@@ -37,7 +38,8 @@ set status = u.status, claim_token = null, last_token = r.claim_token, last_oper
 from unnest(:run_ids::uuid[], :tokens::uuid[], :operation_ids::uuid[], :statuses::text[], :errors::text[],
             :retry_ms::bigint[]) as u(run_id, token, operation_id, status, error, retry_ms)
 where r.namespace = :namespace and r.run_id = u.run_id and r.claim_token = u.token and r.status = 'RUNNING'
-returning r.run_id, r.status, r.parent_run_id, r.task_queue, r.available_at;
+returning r.run_id, r.status, r.parent_run_id, r.task_queue, r.workflow_type,
+          (extract(epoch from kagzi.now() - r.created_at) * 1000)::float8 as took_ms, r.available_at;
 
 -- name: cancel
 -- Asks runs to end. One that never started ends at once; a suspended one is made due, to hear of it; what has ended is
@@ -53,7 +55,8 @@ set status = case when r.started_at is null then 'CANCELLED' else r.status end,
     cancel_reason = coalesce(r.cancel_reason, u.reason)
 from unnest(:run_ids::uuid[], :reasons::text[], :errors::text[]) as u(run_id, reason, error)
 where r.namespace = :namespace and r.run_id = u.run_id and r.status in ('PENDING', 'RUNNING', 'SLEEPING')
-returning r.run_id, r.status, r.parent_run_id, r.task_queue;
+returning r.run_id, r.status, r.parent_run_id, r.task_queue, r.workflow_type,
+          (extract(epoch from kagzi.now() - r.created_at) * 1000)::float8 as took_ms;
 
 -- name: terminate
 -- Ends runs now, whoever holds them: their tokens are void with this. What has ended is left and not answered.
@@ -63,7 +66,8 @@ set status = u.status, available_at = null, claim_token = null, last_worker = co
     locked_by = null, waiting = null, parked_hash = null, error = u.error::jsonb, finished_at = kagzi.now()
 from unnest(:run_ids::uuid[], :statuses::text[], :errors::text[]) as u(run_id, status, error)
 where r.namespace = :namespace and r.run_id = u.run_id and r.status in ('PENDING', 'RUNNING', 'SLEEPING')
-returning r.run_id, r.status, r.parent_run_id, r.task_queue;
+returning r.run_id, r.status, r.parent_run_id, r.task_queue, r.workflow_type,
+          (extract(epoch from kagzi.now() - r.created_at) * 1000)::float8 as took_ms;
 
 -- name: wake_parents
 -- The end of a child makes a parent due that is suspended over a child. The caller holds the parents' locks; one that is

@@ -1,5 +1,6 @@
-"""Facts: what happened to a run beside its history. Signals, ends of children and cancel requests are stored by whoever
-causes them; only the holder of the lease puts them into the history, when it hands them to the code.
+"""Facts: what happened to a run beside its history. Signals, ends of children, resolutions and cancel requests are
+stored by whoever causes them; only the holder of the lease puts them into the history, when it hands them to the
+code.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Sequence
 from asyncpg.connection import Connection
 
 from kagzi.protocol.v1.worker_pb2 import CancelRequested, ChildEnded, Fact
-from kagzi.store import rows, signals
+from kagzi.store import resolutions, rows, signals
 from kagzi.store.queries import Queries
 
 _sql = Queries("facts.sql")
@@ -31,6 +32,8 @@ async def of(connection: Connection, namespace: str, run_ids: Sequence[str]) -> 
         facts[str(row["run_id"])].append(Fact(signal=rows.signal(row)))
     for run_id, ended in await children_ended(connection, namespace, run_ids):
         facts[run_id].append(Fact(child_ended=ended))
+    for run_id, resolved in await resolutions.waiting(connection, namespace, run_ids):
+        facts[run_id].append(Fact(step_resolved=resolved))
     return dict(facts)
 
 

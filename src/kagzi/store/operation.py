@@ -112,6 +112,8 @@ class Ended:
     error: str | None = None
     # The run that goes on in its place: whoever waits for this one waits for that.
     continued_as: str | None = None
+    # Its type, and the milliseconds from its creation to its end; for charts.
+    took: tuple[str, float] = ("", 0.0)
 
 
 @dataclass(slots=True)

@@ -5,11 +5,11 @@ Everything else with such a token is refused. Writes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 
 from asyncpg.connection import Connection
 
-from kagzi.protocol.v1.worker_pb2 import StartChildAnswer, WaitAnswer
+from kagzi.protocol.v1.worker_pb2 import SetStateResponse, StartChildAnswer, WaitAnswer
 from kagzi.store import endings, errors, rows, steps, unary
 from kagzi.store.leases import Fence
 from kagzi.store.operation import Kind, Operation
@@ -43,7 +43,7 @@ def _gave_away(operation: Operation, fence: Fence) -> bool:
     return lock is not None and operation.operation_id is not None and operation.operation_id == lock.done
 
 
-def _last_of_each(stale: Sequence[Operation], gave_away: Set[Operation]) -> dict[tuple[str, str | None], int]:
+def _last_of_each(stale: Sequence[Operation], gave_away: set[Operation]) -> dict[tuple[str, str | None], int]:
     """Where each run was given away. What stands before that in the same batch was committed together with it."""
     return {
         (operation.run_id, operation.token): number for number, operation in enumerate(stale) if operation in gave_away
@@ -53,7 +53,7 @@ def _last_of_each(stale: Sequence[Operation], gave_away: Set[Operation]) -> dict
 def _accept(operation: Operation) -> None:
     match operation.kind:
         case Kind.SET_STATE:
-            operation.answer = steps.ACCEPTED
+            operation.answer = SetStateResponse(number=operation.body.number)
         case Kind.WAIT:
             operation.answer = WaitAnswer()
 

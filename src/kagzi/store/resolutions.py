@@ -1,6 +1,6 @@
-"""Resolutions: what a person says became of a step whose outcome is unknown. One is stored beside the history and its run
-made due, in one transaction; the holder of the lease records it when it gives it to the code. A step is resolved once,
-and never while its outcome is known.
+"""Resolutions: what a person says became of a step whose outcome is unknown. One is stored beside the history and its
+run made due, in one transaction; the holder of the lease records it when it gives it to the code. A step is resolved
+once, and never while its outcome is known.
 """
 
 from __future__ import annotations
@@ -74,9 +74,7 @@ async def resolve(
 
 async def _repeated(connection: Connection, namespace: str, request: ResolveStepRequest, name: str) -> str:
     """The status of a step that was resolved like this before; refused when it was not."""
-    row = await _recorded.first(
-        connection, namespace=namespace, run_id=request.run_id, step_id=request.step_id
-    )
+    row = await _recorded.first(connection, namespace=namespace, run_id=request.run_id, step_id=request.step_id)
     if row is None:
         raise errors.not_found("step", request.step_id, "step_id")
     if row["resolution"] == name:
@@ -86,9 +84,7 @@ async def _repeated(connection: Connection, namespace: str, request: ResolveStep
     raise errors.precondition(message, request.step_id)
 
 
-async def waiting(
-    connection: Connection, namespace: str, run_ids: Sequence[str]
-) -> list[tuple[str, StepResolved]]:
+async def waiting(connection: Connection, namespace: str, run_ids: Sequence[str]) -> list[tuple[str, StepResolved]]:
     """Resolutions that the runs have not put into their history, each with its run."""
     found = await _waiting.fetch(connection, namespace=namespace, run_ids=run_ids)
     return [(str(row["run_id"]), StepResolved(step_id=row["step_id"], step=_step(row))) for row in found]

@@ -112,6 +112,8 @@ class _Failure(msgspec.Struct, omit_defaults=True):
     traceback: str = ""
     non_retryable: bool = False
     retry_after_ms: int | None = None
+    # Of a run: the step whose error left the workflow.
+    step: str = ""
 
 
 class _RetryPolicy(msgspec.Struct):
@@ -248,14 +250,17 @@ def failure(text: str | None) -> Failure | None:
     )
 
 
-def failure_text(given: Failure) -> str:
-    """An error as it is stored. Its texts are the user's and may hold NUL, which PostgreSQL cannot keep."""
+def failure_text(given: Failure, step: str = "") -> str:
+    """An error as it is stored, with the step it came from. Its texts are the user's and may hold NUL, which PostgreSQL
+    cannot keep.
+    """
     stored = _Failure(
         type=given.type.replace("\0", ""),
         message=given.message.replace("\0", ""),
         traceback=given.traceback.replace("\0", ""),
         non_retryable=given.non_retryable,
         retry_after_ms=given.retry_after_ms if given.HasField("retry_after_ms") else None,
+        step=step.replace("\0", ""),
     )
     return msgspec.json.encode(stored).decode()
 

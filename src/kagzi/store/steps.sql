@@ -76,6 +76,8 @@ insert into kagzi.step_runs as step
      target, child_run_id, started_at)
 select :namespace, u.run_id, u.step_id,
        case when u.attempt_number > 0 then u.attempt_number else coalesce(
+           (select s.attempt_number from kagzi.step_runs s where s.namespace = :namespace and s.run_id = u.run_id
+                and s.step_id = u.step_id and s.attempt_id = u.attempt_id),
            (select max(s.attempt_number) + 1 from kagzi.step_runs s where s.namespace = :namespace
                 and s.run_id = u.run_id and s.step_id = u.step_id), 1) end,
        u.attempt_id,

@@ -10,16 +10,16 @@ from collections.abc import Sequence
 from asyncpg import Record
 from asyncpg.connection import Connection
 
+from kagzi.protocol.v1.worker_pb2 import SetStateResponse
 from kagzi.store import endings, errors
 from kagzi.store.operation import Operation, Outcome
 from kagzi.store.queries import Queries
-from kagzi.store.steps import ACCEPTED
 
 _sql = Queries("suspensions.sql")
 _GIVEN = ("run_id", "task_queue", "status", "available_at", "due")
 _suspend = _sql.bind("suspend", columns=_GIVEN)
 _release = _sql.bind("release", columns=_GIVEN)
-_set_state = _sql.bind("set_state")
+_set_state = _sql.bind("set_state", columns=("run_id", "state_number"))
 
 
 async def suspend(connection: Connection, namespace: str, operations: Sequence[Operation], outcome: Outcome) -> None:
@@ -61,15 +61,16 @@ async def release(
 async def set_state(connection: Connection, namespace: str, operations: Sequence[Operation]) -> None:
     """Publishes documents; of several for one run the highest number stays."""
     newest = {operation.run_id: operation for operation in sorted(operations, key=lambda given: given.body.number)}
-    await _set_state.execute(
+    found = await _set_state.fetch(
         connection,
         namespace=namespace,
         run_ids=list(newest),
         states=[operation.body.state_json for operation in newest.values()],
         numbers=[operation.body.number for operation in newest.values()],
     )
+    numbers = {str(row["run_id"]): row["state_number"] for row in found}
     for operation in operations:
-        operation.answer = ACCEPTED
+        operation.answer = SetStateResponse(number=numbers[operation.run_id])
 
 
 def _answer(operations: Sequence[Operation], found: Sequence[Record], outcome: Outcome) -> None:

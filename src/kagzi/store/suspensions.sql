@@ -1,6 +1,6 @@
 -- name: suspend
 -- Gives runs back until one of the named steps can go on. Looks, under the lock the caller took before, whether a signal,
--- a child's end or a cancel is there already: then the run is due now. Otherwise at its earliest timer, or never.
+-- a child's end, a resolution or a cancel is there already: then the run is due now. Else at its earliest timer, or never.
 -- A token that is not the current one changes nothing and is not answered.
 update kagzi.workflow_runs r
 set status = 'SLEEPING', claim_token = null, last_token = r.claim_token, last_operation = u.operation_id,
@@ -33,7 +33,8 @@ cross join lateral (
                        select c.run_id, c.status, c.continued_as from chain
                        join kagzi.workflow_runs c on c.namespace = :namespace and c.run_id = chain.continued_as)
                    select 1 from chain
-                   where chain.continued_as is null and chain.status in ('COMPLETED', 'FAILED', 'CANCELLED'))),
+                   where chain.continued_as is null and chain.status in ('COMPLETED', 'FAILED', 'CANCELLED'))
+               or s.status = 'UNKNOWN' and s.resolution is not null),
                false) as met,
            jsonb_agg(jsonb_strip_nulls(jsonb_build_object(
                'step', s.step_id, 'kind', s.kind, 'until', coalesce(s.wake_at, s.retry_at), 'signal',
@@ -64,8 +65,11 @@ where r.namespace = :namespace and r.run_id = u.run_id and r.claim_token = u.tok
 returning r.run_id, r.task_queue, r.status, r.available_at, r.available_at <= kagzi.now() as due;
 
 -- name: set_state
--- Publishes documents; one with a number not above the stored one changes nothing. The caller holds the fence.
+-- Publishes documents; one with a number not above the stored one changes nothing. Answers the numbers that are stored
+-- then. The caller holds the fence.
 update kagzi.workflow_runs r
-set state = u.state::jsonb, state_number = u.number
+set state = case when r.state_number < u.number then u.state::jsonb else r.state end,
+    state_number = greatest(r.state_number, u.number)
 from unnest(:run_ids::uuid[], :states::text[], :numbers::integer[]) as u(run_id, state, number)
-where r.namespace = :namespace and r.run_id = u.run_id and r.status = 'RUNNING' and r.state_number < u.number;
+where r.namespace = :namespace and r.run_id = u.run_id and r.status = 'RUNNING'
+returning r.run_id, r.state_number;

@@ -28,7 +28,7 @@ from kagzi.protocol.v1.worker_pb2 import (
     StepStarted,
     Suspend,
 )
-from kagzi.store import children, endings, facts, rows, signals, steps, suspensions
+from kagzi.store import children, endings, facts, resolutions, rows, signals, steps, suspensions
 from kagzi.store.operation import Kind, Operation, Outcome
 
 
@@ -36,6 +36,10 @@ async def begin(connection: Connection, operation: Operation) -> None:
     """A step was reached: its body is to run, unless it has a result, a final failure, or waits for something."""
     body: StepStarted = operation.body
     record = await _latest(connection, operation, body.step_id)
+    if record is not None and record["status"] == "UNKNOWN":
+        record = await _resolved(connection, operation, record)
+        if operation.refused:
+            return
     if record is not None and not _may_run_again(record, body.attempt_id):
         operation.answer = BeginStepResponse(should_execute=False, step=rows.step(record))
         return
@@ -45,6 +49,23 @@ async def begin(connection: Connection, operation: Operation) -> None:
             return
         record = await _latest(connection, operation, body.step_id)
     operation.answer = BeginStepResponse(should_execute=True, step=_step(record))
+
+
+async def _resolved(connection: Connection, operation: Operation, record: Record) -> Record | None:
+    """A step in doubt: what a person said of it goes on record now, for workers that cannot say it themselves."""
+    for _, resolved in await resolutions.waiting(connection, operation.namespace, [operation.run_id]):
+        if resolved.step_id != record["step_id"]:
+            continue
+        write: StepCompleted | StepFailed
+        if resolved.step.status == rows.STEP_STATUS["COMPLETED"]:
+            write = StepCompleted(output=resolved.step.output if resolved.step.HasField("output") else None)
+        else:
+            write = StepFailed(failure=resolved.step.failure)
+        write.step_id, write.attempt_id, write.kind = resolved.step_id, resolved.step.attempt_id, resolved.step.kind
+        write.attempt_number, write.position = resolved.step.attempt_number, resolved.step.position
+        await _write(connection, operation, Kind.COMPLETE_STEP, write)
+        return await _latest(connection, operation, resolved.step_id)
+    return record
 
 
 def _may_run_again(record: Record, attempt_id: str) -> bool:
@@ -90,7 +111,7 @@ async def sleep(connection: Connection, operation: Operation, outcome: Outcome) 
     body: SleepRequest = operation.body
     record = await _latest(connection, operation, body.step_id)
     if record is None:
-        started = StepStarted(step_id=body.step_id, attempt_id=body.attempt_id, kind=SLEEP, attempt_number=1)
+        started = StepStarted(step_id=body.step_id, attempt_id=body.attempt_id, kind=SLEEP)
         if body.HasField("wake_at_us"):
             started.wake_at_us = body.wake_at_us
         else:
@@ -135,9 +156,7 @@ async def receive(connection: Connection, operation: Operation) -> None:
     body: ReceiveSignalRequest = operation.body
     record = await _latest(connection, operation, body.step_id)
     if record is None:
-        started = StepStarted(
-            step_id=body.step_id, attempt_id=body.attempt_id, kind=SIGNAL, attempt_number=1, target=body.name
-        )
+        started = StepStarted(step_id=body.step_id, attempt_id=body.attempt_id, kind=SIGNAL, target=body.name)
         if body.HasField("timeout_ms"):
             started.duration_ms = body.timeout_ms
         if not await _write(connection, operation, Kind.START_STEP, started):

@@ -143,8 +143,7 @@ class Workers(WorkerServiceServicer):
         return await self._ask(request, Kind.AWAIT_CHILD, request.start_child, "start_child", pb.StartChildResponse)
 
     async def SetState(self, request: pb.SetStateRequest, context: Context) -> pb.SetStateResponse:
-        await self._ask(request, Kind.SET_STATE, request.set_state, "set_state", pb.EndAnswer)
-        return pb.SetStateResponse(number=request.set_state.number)
+        return await self._ask(request, Kind.SET_STATE, request.set_state, "set_state", pb.SetStateResponse)
 
     async def ContinueAsNew(self, request: pb.ContinueAsNewRequest, context: Context) -> pb.ContinueAsNewResponse:
         body = request.continue_as_new

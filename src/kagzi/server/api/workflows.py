@@ -13,9 +13,9 @@ import grpc
 import uuid_utils
 
 from kagzi.protocol.v1 import workflow_pb2 as pb
-from kagzi.protocol.v1.common_pb2 import Dedupe, ErrorDetail, OnConflict, RunStatus
-from kagzi.protocol.v1.workflow_pb2_grpc import WorkflowServiceServicer
+from kagzi.protocol.v1.common_pb2 import Dedupe, OnConflict, RunStatus
 from kagzi.server.api import checks
+from kagzi.server.api.repairs import Repairs
 from kagzi.server.batcher import Batcher
 from kagzi.server.watchers import Watchers
 from kagzi.store import namespaces, rows, runs, signals, steps
@@ -28,11 +28,11 @@ Context = grpc.aio.ServicerContext[Any, Any]
 DEFAULT_QUEUE = "default"
 
 
-class Workflows(WorkflowServiceServicer):
+class Workflows(Repairs):
     """Starts, shows and changes runs."""
 
     def __init__(self, database: Database, batcher: Batcher, watchers: Watchers) -> None:
-        self._database = database
+        super().__init__(database, batcher.announcer)
         self._batcher = batcher
         self._watchers = watchers
 
@@ -135,31 +135,11 @@ class Workflows(WorkflowServiceServicer):
         run_id = checks.uuid(request.run_id, "run_id")
         return await self._database.read(lambda c: signals.final_run(c, namespace, run_id)) or run_id
 
-    async def RetryWorkflow(self, request: pb.RetryWorkflowRequest, context: Context) -> pb.RetryWorkflowResponse:
-        raise _later("retrying a run")
-
-    async def ForkWorkflow(self, request: pb.ForkWorkflowRequest, context: Context) -> pb.ForkWorkflowResponse:
-        raise _later("forking a run")
-
-    async def ResumeWorkflow(self, request: pb.ResumeWorkflowRequest, context: Context) -> pb.ResumeWorkflowResponse:
-        namespace = checks.namespace(request.namespace)
-        run_id = checks.uuid(request.run_id, "run_id")
-        status, task_queue = await self._database.transact(lambda c: runs.resume(c, namespace, run_id))
-        self._batcher.announcer.due(namespace, task_queue)
-        return pb.ResumeWorkflowResponse(status=rows.RUN_STATUS[status])
-
-    async def ResolveStep(self, request: pb.ResolveStepRequest, context: Context) -> pb.ResolveStepResponse:
-        raise _later("resolving a step")
-
     async def WatchWorkflows(self, request_iterator: Any, context: Context) -> AsyncIterator[pb.WatchWorkflowsResponse]:
         # The client hears at once that somebody serves it; the first end may be days away.
         await context.send_initial_metadata(())
         async for frame in self._watchers.serve(request_iterator):
             yield frame
-
-
-def _later(what: str) -> Refused:
-    return Refused(ErrorDetail(code=ErrorDetail.UNIMPLEMENTED, message=f"{what} is not part of this server yet"))
 
 
 def start_operation(namespace: str, request: pb.StartWorkflowRequest) -> Operation:

@@ -1,0 +1,101 @@
+"""What this server did, counted by minute and put into the database every few seconds, for charts. Counting is memory
+and never waits; what was not put when a server is killed is missing in the charts and nowhere else.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+import structlog
+
+from kagzi.protocol.v1.common_pb2 import ErrorDetail
+from kagzi.protocol.v1.workflow_pb2 import StartWorkflowResponse
+from kagzi.server.lifecycle import Loop
+from kagzi.store import stats
+from kagzi.store.database import Database
+from kagzi.store.errors import Unreachable
+from kagzi.store.operation import Ended, Kind, Operation
+from kagzi.store.stats import Tally
+
+log = structlog.get_logger(__name__)
+
+_EVERY_SECS = 5.0
+_COUNTS = {"COMPLETED": "completed", "FAILED": "failed", "CANCELLED": "cancelled"}
+
+
+class Tallies(Loop):
+    """Counts what happens and stores it."""
+
+    name = "tallies"
+
+    def __init__(self, database: Database, server_id: str) -> None:
+        super().__init__()
+        self._database = database
+        self._server_id = server_id
+        self._now: dict[str, dict[str, Tally]] = defaultdict(lambda: defaultdict(Tally))
+        self._minute = _minute()
+        # Namespaces with something to put.
+        self._changed: set[str] = set()
+
+    def applied(self, namespace: str, operations: Sequence[Operation]) -> None:
+        """Operations were committed, or refused."""
+        self._changed.add(namespace)
+        by_type = self._now[namespace]
+        for operation in operations:
+            answer = operation.answer
+            if isinstance(answer, ErrorDetail):
+                by_type[""].leases_lost += answer.code == ErrorDetail.LEASE_LOST
+            elif operation.kind is Kind.COMPLETE_STEP:
+                by_type[""].steps_completed += 1
+            elif operation.kind in (Kind.FAIL_STEP, Kind.FAIL_STEP_AND_GIVE_BACK):
+                by_type[""].steps_failed += 1
+            elif isinstance(answer, StartWorkflowResponse) and not answer.already_exists:
+                by_type[operation.body.workflow_type].started += 1
+
+    def ended(self, namespace: str, runs: Sequence[Ended]) -> None:
+        """Runs ended."""
+        self._changed.add(namespace)
+        by_type = self._now[namespace]
+        for run in runs:
+            workflow_type, took_ms = run.took
+            tally = by_type[workflow_type]
+            count = _COUNTS[run.status]
+            setattr(tally, count, getattr(tally, count) + 1)
+            tally.ended(took_ms)
+
+    async def run(self) -> None:
+        while not self.stopping.is_set():
+            await self._nap()
+            await self._put()
+
+    async def stop(self, grace: float = 0.0) -> None:
+        """Puts what is left."""
+        await super().stop(grace)
+        await self._put()
+
+    async def _put(self) -> None:
+        counted, minute, changed = self._now, self._minute, self._changed
+        self._changed = set()
+        if _minute() != minute:
+            self._now, self._minute = defaultdict(lambda: defaultdict(Tally)), _minute()
+        for namespace in changed:
+            try:
+                await self._store(namespace, minute, dict(counted[namespace]))
+            except Unreachable:
+                log.warning("tally_not_put", namespace=namespace)
+
+    async def _store(self, namespace: str, minute: datetime, tallies: dict[str, Tally]) -> None:
+        await self._database.transact(lambda c: stats.put(c, namespace, self._server_id, minute, tallies), patience=1.0)
+
+    async def _nap(self) -> None:
+        """Until the next time to put, or the end of the minute that is counted."""
+        left = 60 - time.time() % 60
+        await self.pause(min(_EVERY_SECS, left))
+
+
+def _minute() -> datetime:
+    now = datetime.now(UTC)
+    return now - timedelta(seconds=now.second, microseconds=now.microsecond)
