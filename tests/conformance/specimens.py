@@ -4,7 +4,6 @@ an old token, and what the tests of bad input spoil one field at a time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
@@ -31,9 +30,6 @@ LATER = frozenset(
     {
         "WorkflowScheduleService",
         "AutomationService",
-        "WorkflowService/RetryWorkflow",
-        "WorkflowService/ForkWorkflow",
-        "WorkflowService/ResolveStep",
         "AdminService/ExplainRun",
         "NamespaceService/CreateKey",
         "NamespaceService/ListKeys",
@@ -43,9 +39,9 @@ LATER = frozenset(
 STREAMS = frozenset({"WorkerService/Connect", "WorkflowService/WatchWorkflows"})
 
 
-def methods() -> Iterable[MethodDescriptor]:
+def methods() -> list[MethodDescriptor]:
     """Every call of the contract."""
-    return (method for service in SERVICES for method in service.methods)
+    return [method for service in SERVICES for method in service.methods]
 
 
 def short(method: MethodDescriptor) -> str:
@@ -97,7 +93,9 @@ def of_run(place: Place, run: pb.Held) -> dict[str, Message]:
         ),
         "StartChild": pb.StartChildRequest(
             **place_of,
-            start_child=pb.StartChild(step_id="child", attempt_id=new_id(), child=place.request(run_id=new_id())),
+            start_child=pb.StartChild(
+                step_id="child", attempt_id=new_id(), child=place.request(run_id=new_id(), namespace="")
+            ),
         ),
         "SetState": pb.SetStateRequest(**place_of, set_state=pb.SetState(state_json='{"a": 1}', number=1)),
         "ContinueAsNew": pb.ContinueAsNewRequest(
@@ -163,6 +161,18 @@ def of_client(place: Place, run_id: str) -> dict[str, Message]:
         "CancelWorkflow": wf.CancelWorkflowRequest(**place_of, run_id=run_id, reason="why"),
         "TerminateWorkflow": wf.TerminateWorkflowRequest(**place_of, run_id=run_id, reason="why"),
         "ResumeWorkflow": wf.ResumeWorkflowRequest(**place_of, run_id=run_id),
+        "RetryWorkflow": wf.RetryWorkflowRequest(**place_of, run_id=run_id, new_run_id=new_id()),
+        "ForkWorkflow": wf.ForkWorkflowRequest(
+            **place_of, run_id=run_id, step_id="begin", input=encoded(1), new_run_id=new_id()
+        ),
+        "ResolveStep": wf.ResolveStepRequest(
+            **place_of,
+            run_id=run_id,
+            step_id="begin",
+            resolution=wf.ResolveStepRequest.APPLIED,
+            result=encoded(1),
+            reason="why",
+        ),
         "SignalWorkflow": wf.SignalWorkflowRequest(
             **place_of, run_id=run_id, name="go", payload=encoded(1), signal_id=new_id()
         ),
@@ -196,6 +206,17 @@ def of_operator(place: Place, worker_id: str, run_id: str) -> dict[str, Message]
         ),
         "ListWorkflowTypes": ad.ListWorkflowTypesRequest(**place_of, task_queue=place.queue, page_size=1),
     }
+
+
+def of_everybody(place: Place, worker_id: str, run: pb.Held) -> dict[str, Message]:
+    """All of them, by "Service/Call"."""
+    by_service = {
+        "WorkerService": {**of_run(place, run), **of_worker(place, worker_id, run)},
+        "WorkflowService": of_client(place, run.run_id),
+        "AdminService": of_operator(place, worker_id, run.run_id),
+        "NamespaceService": of_owner(place),
+    }
+    return {f"{service}/{name}": one for service, calls in by_service.items() for name, one in calls.items()}
 
 
 def of_owner(place: Place) -> dict[str, Message]:

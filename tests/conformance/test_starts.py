@@ -87,6 +87,7 @@ async def test_of_many_racing_starts_with_one_external_id_one_wins(place: Place)
 
 
 async def test_many_starts_travel_together_and_each_stands_alone(place: Place) -> None:
+    before = await place.start(external_id=place.type)
     starts = [
         place.request(1),
         wf.StartWorkflowRequest(task_queue=place.queue),
@@ -98,7 +99,7 @@ async def test_many_starts_travel_together_and_each_stands_alone(place: Place) -
     first, missing, third, conflict, elsewhere = answer.results
     assert first.started.run_id
     assert (missing.error.code, missing.error.field) == (ErrorDetail.INVALID_ARGUMENT, "workflow_type")
-    assert third.started.run_id
+    assert third.started.run_id == before
     assert (conflict.error.code, conflict.error.field) == (ErrorDetail.CONFLICT, "external_id")
     assert (elsewhere.error.code, elsewhere.error.field) == (ErrorDetail.INVALID_ARGUMENT, "namespace")
     listed = await place.contract.workflows.ListWorkflows(wf.ListWorkflowsRequest(workflow_type=place.type))

@@ -126,7 +126,9 @@ class Worker:
             except Cancelled:
                 await self._fail(run, Failure(type="Cancelled", message="as asked for"))
             except StepFailed as error:
-                await self._fail(run, error.failure, error.step_id)
+                # Whether the step may be tried again says nothing about the whole.
+                failure = Failure(type=error.failure.type, message=error.failure.message)
+                await self._fail(run, failure, error.step_id)
             except grpc.aio.AioRpcError:
                 raise
             except Exception as error:  # noqa: BLE001 - whatever a workflow raises is the failure of its run

@@ -9,11 +9,13 @@ from tests.house.tree import ROOT, SOURCE
 
 EVERYTHING = {"kagzi.cli", "kagzi.testing"}
 MAY_IMPORT: dict[str, set[str]] = {
-    "kagzi": {"kagzi.sdk", "kagzi.automations", "kagzi.protocol"},
+    "kagzi": {"kagzi.sdk", "kagzi.errors", "kagzi.sql", "kagzi.automations", "kagzi.protocol"},
     "kagzi.protocol": set(),
     "kagzi.store": {"kagzi.protocol"},
     "kagzi.server": {"kagzi.protocol", "kagzi.store"},
     "kagzi.sdk": {"kagzi.protocol"},
+    "kagzi.errors": {"kagzi.sdk", "kagzi.protocol"},
+    "kagzi.sql": {"kagzi.sdk", "kagzi.protocol"},
     "kagzi.automations": {"kagzi.sdk", "kagzi.protocol"},
     "kagzi.dashboard": {"kagzi.automations", "kagzi.sdk", "kagzi.protocol"},
     "kagzi.embedded": set(),

@@ -5,6 +5,7 @@ caller's transaction open) is done over a connection of its own.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -142,3 +143,20 @@ class World:
                 yield
         finally:
             await connection.close()
+
+    @asynccontextmanager
+    async def slowly(self) -> AsyncIterator[World]:
+        """The same world through sessions named `slow`, which a test can let wait, and with all the time they need."""
+        database = Database(self.url)
+        database._settings |= {"application_name": "slow", "lock_timeout": "0"}
+        await database.open()
+        try:
+            yield World(database, self.connection, self.url)
+        finally:
+            await database.close()
+
+    async def until(self, condition: str) -> None:
+        """Waits until a query answers true."""
+        async with asyncio.timeout(10):
+            while not await self.connection.fetchval(condition):
+                await asyncio.sleep(0.005)

@@ -16,7 +16,7 @@ import uuid_utils
 from google.protobuf.message import Message
 
 from kagzi.protocol.v1 import worker_pb2 as pb
-from kagzi.protocol.v1.common_pb2 import CHILD_WORKFLOW, FUNCTION, SIGNAL, Failure, Payload
+from kagzi.protocol.v1.common_pb2 import FUNCTION, SIGNAL, Failure, Payload
 from kagzi.protocol.v1.worker_pb2_grpc import WorkerServiceStub
 from kagzi.server.app import Server
 from kagzi.server.settings import Settings
@@ -134,12 +134,12 @@ class Hand:
                 self._arrived.notify_all()
 
     def _operations(self, run: pb.Delivery, bodies: list[tuple[str, Message]]) -> list[pb.Operation]:
-        return [
-            pb.Operation(
-                number=next(self._numbers), run_id=run.run_id, claim_token=run.claim_token, **{name: body}
-            )
-            for name, body in bodies
-        ]
+        operations = []
+        for name, body in bodies:
+            made = pb.Operation(number=next(self._numbers), run_id=run.run_id, claim_token=run.claim_token)
+            getattr(made, name).CopyFrom(body)
+            operations.append(made)
+        return operations
 
     async def holds(self, run_id: str) -> pb.Delivery:
         """The held run, once it has arrived."""
@@ -171,6 +171,3 @@ async def working(address: str, *held: str, **plays: Play) -> AsyncIterator[Hand
 def echo(delivery: pb.Delivery) -> list[tuple[str, Message]]:
     """Returns its input."""
     return [("complete", pb.Complete(output=delivery.input, operation_id=new_id()))]
-
-
-__all__ = ["CHILD_WORKFLOW", "Hand", "Play", "completed", "continued", "echo", "failed", "serving", "step", "working"]

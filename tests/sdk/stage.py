@@ -347,6 +347,13 @@ class Caller:
         await self._channel.close()
 
 
+async def until(condition: Callable[[], object], seconds: float = 20) -> None:
+    """Waits for what nobody tells of: effects of bodies, lines of logs, files of other processes."""
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0.005)
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

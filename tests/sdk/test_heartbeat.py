@@ -14,7 +14,19 @@ import pytest
 from kagzi.protocol.v1 import worker_pb2 as pb
 from kagzi.sdk.definition import workflow
 from kagzi.sdk.worker import Worker
-from tests.sdk.stage import MAIN, Caller, ServerProcess, child, delivery, idle, on_shift, post, recording, serving
+from tests.sdk.stage import (
+    MAIN,
+    Caller,
+    ServerProcess,
+    child,
+    delivery,
+    idle,
+    on_shift,
+    post,
+    recording,
+    serving,
+    until,
+)
 
 
 async def test_a_run_is_named_from_its_first_chunk_until_its_last_operation_is_answered() -> None:
@@ -45,8 +57,7 @@ async def test_no_step_begins_when_the_lease_is_too_old_and_one_does_once_it_is_
         run = await crew.run()
         arrived = time.monotonic()
         assert crew.shift.may_begin(run)
-        while crew.shift.may_begin(run):
-            await asyncio.sleep(0.01)
+        await until(lambda: not crew.shift.may_begin(run))
         assert time.monotonic() - arrived < 0.55
         recorder.silence = None
         count = len(recorder.heartbeats)
@@ -209,8 +220,7 @@ async def test_a_worker_stopped_past_its_lease_writes_nothing_and_begins_nothing
             with child(*command, env={"NAME": "A", "EFFECTS": str(effects)}) as zombie:
                 await caller.until("select 1 from kagzi.workers where status = 'ONLINE'")
                 run_id = await caller.start(workflow(name="pair")(idle.function))
-                while done() != ["one A"]:
-                    await asyncio.sleep(0.01)
+                await until(lambda: done() == ["one A"])
                 zombie.send_signal(signal.SIGSTOP)
                 with child(*command, env={"NAME": "B", "EFFECTS": str(effects)}) as heir:
                     assert await caller.ended(run_id) == ["COMPLETED"]

@@ -19,7 +19,7 @@ from kagzi.sdk.definition import workflow
 from kagzi.sdk.errors import ConfigError, NotFound
 from kagzi.sdk.worker import Worker
 from kagzi.store import migrate
-from tests.sdk.stage import MAIN, Caller, ServerProcess, child, idle, recording, serving
+from tests.sdk.stage import MAIN, Caller, ServerProcess, child, idle, recording, serving, until
 
 EFFECTS: list[str] = []
 
@@ -122,9 +122,13 @@ async def test_a_worker_is_refused_where_its_namespace_does_not_exist(database_u
 
 
 async def test_two_workers_of_one_process_are_two(database_url: str) -> None:
-    async with serving(database_url) as server, Caller(server.address, database_url) as caller:
-        async with Worker(server.address, workflows=[idle]), Worker(server.address, workflows=[idle]):
-            assert len(await caller.fetch("select 1 from kagzi.workers where status = 'ONLINE'")) == 2
+    async with (
+        serving(database_url) as server,
+        Caller(server.address, database_url) as caller,
+        Worker(server.address, workflows=[idle]),
+        Worker(server.address, workflows=[idle]),
+    ):
+        assert len(await caller.fetch("select 1 from kagzi.workers where status = 'ONLINE'")) == 2
 
 
 async def test_a_worker_can_work_again_but_not_twice_at_a_time(database_url: str) -> None:
@@ -151,9 +155,7 @@ async def exactly_once(caller: Caller, run_id: str, steps: int) -> None:
 
 
 async def effects(number: int) -> None:
-    async with asyncio.timeout(20):
-        while len(EFFECTS) < number:
-            await asyncio.sleep(0.005)
+    await until(lambda: len(EFFECTS) >= number)
 
 
 async def test_a_server_killed_and_started_again_costs_nothing(database_url: str) -> None:
@@ -186,15 +188,16 @@ async def test_a_run_goes_on_at_another_server_when_its_own_is_killed(database_u
 
 
 async def test_a_server_that_stops_in_order_hands_its_workers_on(database_url: str) -> None:
-    async with serving(database_url) as first, serving(database_url) as second:
-        async with (
-            Caller(second.address, database_url) as caller,
-            Worker(f"{first.address},{second.address}", workflows=[count]),
-        ):
-            run_id = await caller.start(count, b"20")
-            await effects(5)
-            await first.stop(1)
-            await exactly_once(caller, run_id, 20)
+    async with (
+        serving(database_url) as first,
+        serving(database_url) as second,
+        Caller(second.address, database_url) as caller,
+        Worker(f"{first.address},{second.address}", workflows=[count]),
+    ):
+        run_id = await caller.start(count, b"20")
+        await effects(5)
+        await first.stop(1)
+        await exactly_once(caller, run_id, 20)
 
 
 async def test_a_database_that_is_away_for_longer_than_a_lease_costs_nothing(
@@ -211,9 +214,7 @@ async def test_a_database_that_is_away_for_longer_than_a_lease_costs_nothing(
             run_id = await caller.start(count, b"40")
             await effects(10)
             await asyncio.to_thread(postgres.crash)
-            async with asyncio.timeout(20):
-                while failures() < 3:
-                    await asyncio.sleep(0.01)
+            await until(lambda: failures() >= 3)
             await asyncio.to_thread(postgres.start)
             await exactly_once(caller, run_id, 40)
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from kagzi.protocol.v1.common_pb2 import (
     FUNCTION,
     STEP_ABANDONED,
-    STEP_FAILED,
     STEP_INTERRUPTED,
     STEP_RUNNING,
     STEP_UNKNOWN,
+    StepStatus,
 )
 from kagzi.sdk.pending import Pending, State
 
@@ -36,29 +36,28 @@ def everything(run: Execution) -> None:
 def interrupt(run: Execution) -> None:
     """The worker stops: bodies are cancelled, which is no failure of theirs."""
     for pending in list(run.agenda.open.values()):
-        if pending.state is State.RUNNING and pending.stop is not None:
-            pending.stop()
-            if _left(pending):
-                outcome = STEP_UNKNOWN if pending.effect else STEP_INTERRUPTED
-                run.send("step_failed", pending.failed(0, None, outcome=outcome))
+        # A body that has ended is not interrupted: its result only waits for its turn.
+        under_way = pending.stop is not None or (pending.effect and not pending.begun)
+        if pending.state is State.RUNNING and under_way:
+            pending.stop_body()
+            _close(run, pending, STEP_INTERRUPTED)
 
 
 def _abandon(run: Execution, pending: Pending) -> None:
-    record = pending.request.record
-    on_record = record is not None and record.status in (STEP_RUNNING, STEP_FAILED) and not record.completed_seq
-    left = _left(pending)
-    if pending.stop is not None:
-        pending.stop()
-    # A failed attempt that waits for its next one is closed as it is.
-    between_attempts = pending.state is State.HELD and pending.request.kind == FUNCTION
-    if (left or on_record) and not between_attempts:
-        if not pending.attempt_id and record is not None:
-            pending.attempt_id, pending.attempt_number = record.attempt_id, record.attempt_number
-        outcome = STEP_UNKNOWN if pending.effect and pending.state is State.RUNNING else STEP_ABANDONED
-        run.send("step_failed", pending.failed(0, None, outcome=outcome))
+    pending.stop_body()
+    # A failed attempt that waits for the next is closed as it is, and so is doubt.
+    if not (pending.state is State.HELD and pending.request.kind == FUNCTION):
+        _close(run, pending, STEP_ABANDONED)
     run.agenda.set(pending, State.CLOSED)
 
 
-def _left(pending: Pending) -> bool:
-    """Whether the attempt is on record, or on its way there."""
-    return pending.recorded or (pending.withdraw is not None and not pending.withdraw())
+def _close(run: Execution, pending: Pending, outcome: StepStatus.ValueType) -> None:
+    """Closes the attempt that is on record, or on its way there: this one, or that of a worker before."""
+    pending.take_back()
+    record = pending.request.record
+    if not pending.recorded and record is not None and record.status == STEP_RUNNING:
+        pending.continue_attempt()
+        pending.begun = True
+    if pending.recorded and not pending.in_doubt:
+        doubtful = pending.effect and pending.begun
+        run.send("step_failed", pending.failed(0, None, outcome=STEP_UNKNOWN if doubtful else outcome))

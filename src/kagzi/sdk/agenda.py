@@ -59,8 +59,8 @@ class Agenda:
         when it ends.
         """
         return (
-            bool(self.waiting)
-            or self.running > 0
+            self.running > 0
+            or any(pending.state is State.WAITING for pending in self.waiting)
             or any(
                 pending.duration_ms is not None and pending.duration_ms * 1_000 < in_place_us
                 for pending in self.held.values()

@@ -1,16 +1,15 @@
-"""Running step bodies for an execution, and what is done when one fails. A plain step that fails is judged by the
-server. An effect (`@step(effect=True)`) whose outcome is in doubt is never run again on a guess: its reconciler is
-asked, and without an answer the run waits for a person.
+"""Effects (`@step(effect=True)`) whose outcome is in doubt. None is ever run again on a guess: a person's answer counts
+first, then the reconciler is asked, and without either the run waits for a person.
 """
 
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kagzi.protocol.v1.common_pb2 import STEP_COMPLETED, STEP_FAILED, STEP_RUNNING, STEP_UNKNOWN, Failure
-from kagzi.sdk import bodies
-from kagzi.sdk.current import CurrentStep
+from kagzi.protocol.v1.common_pb2 import STEP_RUNNING, STEP_UNKNOWN, Failure
+from kagzi.sdk import attempts, bodies
 from kagzi.sdk.definition import result_of
 from kagzi.sdk.errors import Absent, Applied, NotApplied, PayloadError, reconciliation
 from kagzi.sdk.pending import Completion, Pending, State
@@ -25,93 +24,71 @@ _UNCLEAR_MOST_SECS = 600.0
 _UNCLEAR_TRIES = 5
 
 
-def run_body(run: Execution, pending: Pending) -> None:
-    """Begins the body of a step that may run."""
-    step = pending.step
-    assert step is not None
-    pending.stop = bodies.run(
-        step.function,
-        pending.arguments,
-        pending.keywords,
-        current=current(run, pending),
-        timeout=step.timeout,
-        executor=run.host.executor,
-        ended=lambda result, error, elapsed_us: run.body_ended(pending, result, error, elapsed_us),
-    )
+def proves_absence(error: BaseException) -> bool:
+    """Whether the error of an effect says that it did not happen."""
+    return isinstance(error, NotApplied)
 
 
-def current(run: Execution, pending: Pending) -> CurrentStep:
-    """What a body can know of the step it runs for."""
-    return CurrentStep(
-        namespace=run.host.namespace,
-        run_id=run.run_id,
-        workflow_attempt=run.delivery.attempts,
-        step_id=pending.step_id,
-        attempt_id=pending.attempt_id,
-        idempotency_key=f"{run.run_id}/{pending.step_id}",
-    )
-
-
-def failed(run: Execution, pending: Pending, error: BaseException, elapsed_us: int) -> None:
-    """A body raised. Only an effect that did not say `NotApplied` is in doubt."""
-    if isinstance(error, asyncio.CancelledError):
-        error = RuntimeError("the step's body was cancelled from within")
-    failure = failure_of(error)
-    if not pending.effect or isinstance(error, NotApplied | PayloadError):
-        run.complete(Completion(pending, failure=failure, elapsed_us=elapsed_us))
-        return
-    run.send("step_failed", pending.failed(0, failure, elapsed_us, outcome=STEP_UNKNOWN))
-    ask(run, pending)
-
-
-def in_doubt(pending: Pending) -> bool:
-    """Whether the step is an effect whose last attempt may or may not have happened."""
+def doubtful(pending: Pending) -> bool:
+    """Whether the last attempt on record may or may not have happened; also when the code no longer says effect."""
     record = pending.request.record
-    return pending.effect and record is not None and record.status in (STEP_RUNNING, STEP_UNKNOWN)
+    return record is not None and record.effect and record.status in (STEP_RUNNING, STEP_UNKNOWN)
 
 
 def resume(run: Execution, pending: Pending) -> None:
     """An effect whose worker died in the middle, or that waits for a person."""
     record = pending.request.record
     assert record is not None
-    pending.attempt_id, pending.attempt_number, pending.recorded = record.attempt_id, record.attempt_number, True
+    pending.continue_attempt()
     if record.status == STEP_RUNNING:
         failure = Failure(type="WorkerLost", message="the worker was lost while the effect was under way")
-        run.send("step_failed", pending.failed(0, failure, outcome=STEP_UNKNOWN))
-    ask(run, pending)
+        doubt(run, pending, failure)
+    else:
+        pending.in_doubt = True
+        _ask(run, pending)
 
 
-def ask(run: Execution, pending: Pending) -> None:
-    """Asks a person's answer first, then the reconciler; without either the run waits."""
-    resolved = run.waits.resolved.pop(pending.step_id, None)
+def doubt(run: Execution, pending: Pending, failure: Failure, elapsed_us: int = 0) -> None:
+    """Nobody knows whether the effect happened: that goes on record, then whoever may know is asked."""
+    pending.in_doubt = True
+    run.send("step_failed", pending.failed(0, failure, elapsed_us, outcome=STEP_UNKNOWN))
+    _ask(run, pending)
+
+
+def hear(run: Execution) -> None:
+    """People have said what became of effects: their word counts, whatever a reconciler is about to say."""
+    for pending in list(run.agenda.open.values()):
+        if pending.in_doubt and pending.attempt_id in run.waits.resolved:
+            pending.stop_body()
+            _ask(run, pending)
+
+
+def _ask(run: Execution, pending: Pending) -> None:
+    resolved = run.waits.resolution(pending)
     if resolved is not None:
-        step = resolved.step
-        if step.status == STEP_COMPLETED:
-            run.complete(Completion(pending, output=step.output if step.HasField("output") else None))
-        elif step.status == STEP_FAILED:
-            run.complete(Completion(pending, failure=step.failure))
+        run.complete(resolved)
         return
-    step_definition = pending.step
-    assert step_definition is not None
-    if not step_definition.reconcilers or pending.unclear >= _UNCLEAR_TRIES:
+    step = pending.step
+    assert step is not None
+    if not step.reconcilers or pending.unclear >= _UNCLEAR_TRIES:
         run.agenda.set(pending, State.HELD)
         run.turn()
         return
     run.agenda.set(pending, State.RUNNING)
-    key = current(run, pending)
+    current = attempts.current(run, pending)
     pending.stop = bodies.run(
-        step_definition.reconcilers[0],
-        (key.idempotency_key, *pending.arguments),
+        step.reconcilers[0],
+        (current.idempotency_key, *pending.arguments),
         pending.keywords,
-        current=key,
-        timeout=step_definition.timeout,
+        current=current,
+        timeout=step.timeout,
         executor=run.host.executor,
-        ended=lambda result, error, elapsed_us: _answered(run, pending, result, error, elapsed_us),
+        ended=partial(_answered, run, pending),
     )
 
 
 def _answered(run: Execution, pending: Pending, result: Any, error: BaseException | None, elapsed_us: int) -> None:
-    if pending.state is not State.RUNNING:
+    if run.over or pending.state is not State.RUNNING:
         return
     pending.stop = None
     answer = None
@@ -120,20 +97,25 @@ def _answered(run: Execution, pending: Pending, result: Any, error: BaseExceptio
             answer = reconciliation(result)
         except Exception as refused:  # noqa: BLE001 - whatever a reconciler returns, it is no answer
             error = refused
-    assert pending.step is not None
+    if error is not None:
+        run.logger.warning("the reconciler of step %r failed: %s: %s", pending.step_id, type(error).__name__, error)
     if isinstance(answer, Applied):
-        try:
-            output = run.values.encode(answer.result, result_of(pending.step.function), "step")
-        except PayloadError as refused:
-            run.complete(Completion(pending, failure=failure_of(refused)))
-            return
-        run.complete(Completion(pending, output=output, elapsed_us=elapsed_us))
+        run.complete(_applied(run, pending, answer, elapsed_us))
     elif isinstance(answer, Absent):
-        failure = Failure(type="NotApplied", message="the reconciler says that the effect did not happen")
+        failure = Failure(type=NotApplied.__name__, message="the reconciler says that the effect did not happen")
         run.complete(Completion(pending, failure=failure))
     else:
         # Unclear, or the reconciler itself failed: asked again later, in place; at once where tests move the clock.
         pause = min(_UNCLEAR_FIRST_SECS * 2**pending.unclear, _UNCLEAR_MOST_SECS) if run.host.in_place_us else 0.0
         pending.unclear += 1
-        handle = asyncio.get_running_loop().call_later(pause, ask, run, pending)
+        handle = asyncio.get_running_loop().call_later(pause, _ask, run, pending)
         pending.stop = handle.cancel
+
+
+def _applied(run: Execution, pending: Pending, answer: Applied, elapsed_us: int) -> Completion:
+    assert pending.step is not None
+    try:
+        output = run.values.encode(answer.result, result_of(pending.step.function), "step")
+    except PayloadError as refused:
+        return Completion(pending, failure=failure_of(refused))
+    return Completion(pending, output=output, elapsed_us=elapsed_us)

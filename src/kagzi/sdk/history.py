@@ -7,11 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from types import CodeType
 
 from kagzi.protocol.v1.common_pb2 import CANCEL, Step, StepKind
+from kagzi.sdk.errors import KagziError
 
 # Steps that Kagzi asks for by itself; users' names cannot begin with it.
 OWN = "$"
+# How many steps a run may have; the server takes no more.
+MOST_STEPS = 20_000
+
+
+class TooManySteps(KagziError):
+    """The run has asked for as many steps as are kept for one."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            f"A run has at most {MOST_STEPS} steps: hand what is left to a new run with ctx.continue_as_new(...) "
+            "before that."
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +35,15 @@ class Request:
     step_id: str
     kind: StepKind.ValueType
     position: int
-    # Where in the code it was asked for, as "file.py:12".
-    where: str
     record: Step | None
+    # Where in the code it was asked for; shown only when it differs from the record.
+    code: CodeType | None = None
+    line: int = 0
+
+    @property
+    def where(self) -> str:
+        """The place in the source, as "file.py:12"; "asyncio" when it was asked for underneath the code."""
+        return "asyncio" if self.code is None else f"{self.code.co_filename.rpartition('/')[2]}:{self.line}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +100,18 @@ class Ledger:
         """Whether steps are on record that the code has not asked for yet."""
         return self.position < self._last
 
-    def request(self, name: str, kind: StepKind.ValueType, where: str) -> Request:
-        """The code asks for a step. A difference is kept in `mismatch`, the first one only."""
+    def request(self, name: str, kind: StepKind.ValueType, code: CodeType | None = None, line: int = 0) -> Request:
+        """The code asks for a step, at a line of `code`. A difference is kept in `mismatch`, the first one only."""
+        # The last place is kept for a cancel.
+        if self.position >= MOST_STEPS - 1:
+            raise TooManySteps
         count = self._counts.get(name, 0) + 1
         self._counts[name] = count
         step_id = name if count == 1 else f"{name}#{count}"
         self.position += 1
         record = self._by_id.get(step_id)
         there = self._by_position.get(self.position)
-        request = Request(step_id, kind, self.position, where, record)
+        request = Request(step_id, kind, self.position, record, code, line)
         self.requests.append(request)
         if record is not there and self.mismatch is None:
             self._differ(request, there or record)
@@ -115,7 +138,7 @@ class Ledger:
     def cancel_request(self) -> Request:
         """A cancel request, which no code asks for: it takes the next position when it is handed over."""
         self.position += 1
-        return Request(f"{OWN}cancel", CANCEL, self.position, "", None)
+        return Request(f"{OWN}cancel", CANCEL, self.position, None)
 
     def next_seq(self) -> int:
         """The number of the next result that is handed over live."""
@@ -123,19 +146,24 @@ class Ledger:
         return self.seq
 
     def unreached(self) -> Mismatch | None:
-        """Results on record whose steps the code does not ask for any more."""
-        if not self.replaying:
+        """What the code, which rests or has ended, has not asked for or has given up although it is on record. What
+        leads to a record is recorded before it, so code that is the same gets there.
+        """
+        if not self.replaying and not self.behind:
             return None
         asked = {request.step_id for request in self.requests}
         missing = [
-            record for record in self._order[self._next :] if record.step_id not in asked and record.kind != CANCEL
+            record.step_id
+            for record in self._by_id.values()
+            if record.step_id not in asked and not (record.kind == CANCEL and record.position <= self.position)
         ]
-        if not missing:
-            return None
-        names = ", ".join(repr(record.step_id) for record in missing[:3])
-        return self.compare(
-            f"the code no longer asks for {names}, which {'is' if len(missing) == 1 else 'are'} on record"
-        )
+        if missing:
+            names = ", ".join(map(repr, missing[:3]))
+            return self.compare(
+                f"the code no longer asks for {names}, which {'is' if len(missing) == 1 else 'are'} on record"
+            )
+        left = self.pending()
+        return None if left is None else self.compare(f"the code gave up {left.step_id!r}, whose result is on record")
 
     def _differ(self, request: Request, record: Step | None) -> None:
         if record is None:
@@ -167,10 +195,14 @@ class Ledger:
             request = asked.get(position)
             if record is None and request is None:
                 continue
-            recorded.append("-" if record is None else f"{record.step_id} ({StepKind.Name(record.kind)})")
-            requested.append(
-                "-" if request is None else f"{request.step_id} ({StepKind.Name(request.kind)}) at {request.where}"
-            )
+            shown = "-" if record is None else f"{record.step_id} ({StepKind.Name(record.kind)})"
+            recorded.append(shown)
+            if request is not None:
+                requested.append(f"{request.step_id} ({StepKind.Name(request.kind)}) at {request.where}")
+            else:
+                # Nobody asks for a cancel: it was handed over here.
+                handed = record is not None and record.kind == CANCEL and position <= self.position
+                requested.append(shown if handed else "-")
         return Mismatch(message, *_around_difference(recorded, requested))
 
 

@@ -177,7 +177,9 @@ class Link:
         loop = asyncio.get_running_loop()
         sent_at = time.monotonic()
         async with asyncio.timeout(_WELCOME_WITHIN):
-            await call.write(pb.ConnectRequest(hello=self._listener.hello()))
+            # A call that failed at once cannot be written to; reading says why.
+            with contextlib.suppress(asyncio.InvalidStateError):
+                await call.write(pb.ConnectRequest(hello=self._listener.hello()))
             frame = await call.read()
         if not isinstance(frame, pb.ConnectResponse):
             return

@@ -69,9 +69,12 @@ class Pending:
     recorded: bool = False
     # Takes back a StepStarted that has not left.
     withdraw: Callable[[], bool] | None = None
+    # Its body has begun.
+    begun: bool = False
     # Stops what runs.
     stop: Callable[[], None] | None = None
-    # How often a reconciler could not say.
+    # An effect: its outcome is UNKNOWN on record; how often a reconciler could not say.
+    in_doubt: bool = False
     unclear: int = 0
 
     @property
@@ -86,16 +89,35 @@ class Pending:
         """Goes on from the attempt on record, or is the first one."""
         record = self.request.record
         if record is not None and record.status == STEP_RUNNING:
-            self.attempt_id, self.attempt_number, self.recorded = record.attempt_id, record.attempt_number, True
+            self.continue_attempt()
         else:
             self.attempt_number = 0 if record is None else record.attempt_number
             self.next_attempt()
+
+    def continue_attempt(self) -> None:
+        """Takes up the attempt on record."""
+        record = self.request.record
+        assert record is not None
+        self.attempt_id, self.attempt_number, self.recorded = record.attempt_id, record.attempt_number, True
 
     def next_attempt(self) -> None:
         """A further attempt, under an id of its own."""
         self.attempt_id = str(uuid_utils.uuid4())
         self.attempt_number += 1
-        self.recorded = False
+        self.recorded = self.begun = self.in_doubt = False
+        self.withdraw = None
+
+    def take_back(self) -> None:
+        """Withdraws the record that it was reached, unless that has left."""
+        if self.withdraw is not None:
+            self.recorded = not self.withdraw()
+            self.withdraw = None
+
+    def stop_body(self) -> None:
+        """Stops what runs for it, if something does."""
+        if self.stop is not None:
+            self.stop()
+            self.stop = None
 
     def started(self) -> StepStarted:
         """The record that it was reached."""
@@ -116,7 +138,9 @@ class Pending:
             message.wake_at_us = self.due_us
         return message
 
-    def completed(self, seq: int, output: Payload | None, elapsed_us: int, signal_id: str) -> StepCompleted:
+    def completed(
+        self, seq: int, output: Payload | None = None, elapsed_us: int = 0, signal_id: str = ""
+    ) -> StepCompleted:
         """The record of its result."""
         return StepCompleted(
             step_id=self.request.step_id,

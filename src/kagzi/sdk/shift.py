@@ -75,13 +75,13 @@ class Shift:
 
     async def close(self) -> None:
         """Says goodbye and closes every connection."""
+        self.heartbeat.stop()
         if self._worker_id:
             goodbye = pb.DeregisterRequest(namespace=self.namespace, worker_id=self._worker_id)
             if not await self.link.deregister(goodbye, _GOODBYE_WITHIN):
                 log.warning("no server heard the goodbye: what is still held comes back when its lease runs out")
         for lease in self.leases.all():
             self._loop.call_soon(self._lose, lease)
-        self.heartbeat.stop()
         self.outbox.close()
         await self.link.close()
         self.executor.shutdown(wait=False)

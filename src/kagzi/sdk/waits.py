@@ -9,7 +9,17 @@ from collections import defaultdict, deque
 from collections.abc import Sequence
 
 from kagzi.protocol.v1 import worker_pb2 as pb
-from kagzi.protocol.v1.common_pb2 import CANCEL, CANCELLED, CHILD_WORKFLOW, COMPLETED, SIGNAL, SLEEP, Failure, Signal
+from kagzi.protocol.v1.common_pb2 import (
+    CANCEL,
+    CANCELLED,
+    CHILD_WORKFLOW,
+    COMPLETED,
+    SIGNAL,
+    SLEEP,
+    STEP_COMPLETED,
+    Failure,
+    Signal,
+)
 from kagzi.sdk.pending import Completion, Pending
 
 # The type of a recorded failure that stands for a child that was cancelled.
@@ -25,11 +35,12 @@ class Waits:
         self._signals: defaultdict[str, deque[Signal]] = defaultdict(deque)
         self._seen: set[str] = set()
         self._children: dict[str, pb.ChildEnded] = {}
+        # What people said became of effects in doubt, by attempt: an answer about an earlier one says nothing.
         self.resolved: dict[str, pb.StepResolved] = {}
         self._registered: set[str] = set()
         self._cancelled = any(record.kind == CANCEL for record in delivery.history)
         self._cancel: pb.CancelRequested | None = None
-        self.cancel_reason = "the run was asked to cancel"
+        self.cancel_reason = ""
         self.learn(delivery.facts)
 
     def now_us(self) -> int:
@@ -50,7 +61,7 @@ class Waits:
             elif fact.HasField("child_ended"):
                 self._children[fact.child_ended.child_run_id] = fact.child_ended
             elif fact.HasField("step_resolved"):
-                self.resolved[fact.step_resolved.step_id] = fact.step_resolved
+                self.resolved[fact.step_resolved.step.attempt_id] = fact.step_resolved
             elif fact.HasField("cancel_requested") and not self._cancelled:
                 self._cancel = fact.cancel_requested
 
@@ -59,8 +70,7 @@ class Waits:
         if self._cancel is None or self._cancelled:
             return False
         self._cancelled = True
-        if self._cancel.reason:
-            self.cancel_reason = self._cancel.reason
+        self.cancel_reason = self._cancel.reason
         return True
 
     def register(self, step_ids: Sequence[str]) -> bool:
@@ -86,6 +96,16 @@ class Waits:
                 ended = self._children.get(pending.child_run_id)
                 return None if ended is None else _child(pending, ended)
         return None
+
+    def resolution(self, pending: Pending) -> Completion | None:
+        """What a person said became of an effect in doubt; given once."""
+        resolved = self.resolved.pop(pending.attempt_id, None)
+        if resolved is None:
+            return None
+        step = resolved.step
+        if step.status == STEP_COMPLETED:
+            return Completion(pending, output=step.output if step.HasField("output") else None)
+        return Completion(pending, failure=step.failure)
 
     def give_back(self, completion: Completion) -> None:
         """The code gave the step up before it got the signal: the next one to wait gets it."""

@@ -99,9 +99,11 @@ class Worker:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Drains."""
+        """Drains; at once when the block failed."""
         assert self._task is not None
         self.stop()
+        if kind is not None:
+            self._hurry.set()
         await self._task
 
     def _begin(self) -> Shift:
@@ -131,8 +133,9 @@ class Worker:
             await asyncio.gather(link, *asked, return_exceptions=True)
             await shift.close()
             self._shift = None
-            self._stop.clear()
-            self._hurry.clear()
+            # Of another loop, perhaps, the next time.
+            self._stop = asyncio.Event()
+            self._hurry = asyncio.Event()
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:

@@ -29,6 +29,7 @@ from kagzi.server.batcher import Batcher
 from kagzi.server.coordinator import Coordinator
 from kagzi.server.dispatcher import Dispatcher
 from kagzi.server.enrolment import Enrolment
+from kagzi.server.letterbox import Letterbox
 from kagzi.server.notifier import Notifier
 from kagzi.server.settings import Settings
 from kagzi.server.tallies import Tallies
@@ -101,6 +102,9 @@ class Server:
         self.enrolment = Enrolment(self.database, self.announcer, lease=lease, heartbeat=heartbeat)
         self.streams = Streams(self.database, self.enrolment, self.batcher, self.dispatcher)
         self.watchers = Watchers(self.database, interval=settings.dispatcher_interval_secs)
+        self.letterbox = Letterbox(
+            self.database, self.notifier, self.announcer, interval=settings.dispatcher_interval_secs
+        )
         self.coordinator = Coordinator(self.database, self.notifier, settings, self.announcer.announce)
         server_id = str(uuid_utils.uuid7())
         self.vitals = Vitals(self.database, settings, server_id, self._parts)
@@ -122,6 +126,7 @@ class Server:
             self.notifier.start()
             self.batcher.start()
             self.watchers.start()
+            self.letterbox.start()
             self.coordinator.start()
             self.tallies.start()
             await self._grpc.start()
@@ -136,6 +141,7 @@ class Server:
         until = time.monotonic() + grace
         await self.health.enter_graceful_shutdown()
         await self.coordinator.stop()
+        await self.letterbox.stop()
         calls = asyncio.create_task(self._grpc.stop(grace)) if self._grpc else None
         self.streams.stop()
         await self.watchers.stop()

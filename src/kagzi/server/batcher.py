@@ -17,6 +17,7 @@ from google.protobuf.message import Message
 
 from kagzi.protocol.v1.common_pb2 import ErrorDetail
 from kagzi.server.announcer import Announcer
+from kagzi.server.fallen import Fallen
 from kagzi.server.lane import Entry, Lane
 from kagzi.store import batch
 from kagzi.store.database import Database
@@ -69,9 +70,10 @@ class Batcher:
         # How many wait for room, or for the end.
         self._waiting = 0
         self._closing = False
+        self._fallen = Fallen()
         self._side: dict[tuple[str, str], deque[Entry]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._lanes = [Lane(number, batch_operations, self._flush, self._answer) for number in range(lanes)]
+        self._lanes = [Lane(number, batch_operations, self._flush_lane) for number in range(lanes)]
 
     def start(self) -> None:
         """Begins to flush."""
@@ -130,7 +132,9 @@ class Batcher:
         return True
 
     def submit(self, operation: Operation, done: Callable[[Operation], None]) -> None:
-        """Takes an operation; `done` is called with it once it has its answer."""
+        """Takes an operation; `done` is called with it once it has its answer. One that was refused already takes its
+        place too, so that what follows it falls.
+        """
         if self._closing:
             operation.answer = _stopping()
             done(operation)
@@ -145,30 +149,60 @@ class Batcher:
         else:
             self._lanes[hash(key) % len(self._lanes)].put(entry)
 
-    async def _flush(self, namespace: str, entries: Sequence[Entry]) -> None:
-        """Applies a batch until the database has taken it, then tells everybody."""
-        operations = [entry.operation for entry in entries]
+    async def _flush_lane(self, namespace: str, entries: Sequence[Entry]) -> None:
+        """Applies a batch of a lane. What somebody else has locked waits apart, with all that follows in its run."""
+        left = []
+        for entry in entries:
+            side = self._side.get((namespace, entry.operation.run_id))
+            if side is None:
+                left.append(entry)
+            else:
+                side.append(entry)
+        for entry in await self._flush(namespace, left):
+            self._aside(entry)
+
+    async def _flush(self, namespace: str, entries: Sequence[Entry]) -> list[Entry]:
+        """Applies a batch until the database has taken it, then tells everybody; answers what has to wait on."""
+        standing = [entry.operation for entry in entries if not self._fallen.takes(entry.operation)]
+        if standing:
+            try:
+                outcomes = await self._commit(namespace, standing)
+            except asyncio.CancelledError:
+                self._refuse(entries)
+                raise
+            for operation in standing:
+                self._fallen.note(operation)
+            self._announce(namespace, standing, outcomes)
+        return self._answer(entries)
+
+    async def _commit(self, namespace: str, operations: Sequence[Operation]) -> list[Outcome]:
         slots = self._reserve(operations)
+        handed: set[int] = set()
         try:
             outcomes = await self._apply(namespace, operations)
-        except asyncio.CancelledError:
-            self._refuse(entries)
-            raise
+            handed = {id(operation) for outcome in outcomes for operation in outcome.handed}
         except Exception:
             log.exception("flush_failed", namespace=namespace, operations=len(operations))
-            self._refuse(entries)
+            for operation in operations:
+                operation.answer = _stopping()
             outcomes = []
-        handed = {id(operation) for outcome in outcomes for operation in outcome.handed}
-        for operation, slot in slots:
-            if id(operation) in handed:
-                self._hand_over.hand_over(operation, slot)
-            else:
-                self._hand_over.restore(slot)
-        for outcome in outcomes:
-            self.announcer.announce(namespace, outcome)
-        if outcomes:
-            self.announcer.applied(namespace, operations)
-            self._answer(entries)
+        finally:
+            for operation, slot in slots:
+                if id(operation) in handed:
+                    self._hand_over.hand_over(operation, slot)
+                else:
+                    self._hand_over.restore(slot)
+        return outcomes
+
+    def _announce(self, namespace: str, operations: Sequence[Operation], outcomes: Sequence[Outcome]) -> None:
+        try:
+            for outcome in outcomes:
+                self.announcer.announce(namespace, outcome)
+            answered = [operation for operation in operations if not isinstance(operation.answer, Busy)]
+            self.announcer.applied(namespace, answered)
+        except Exception:
+            # Whoever listens must not cost the callers their answers.
+            log.exception("announcement_failed", namespace=namespace)
 
     async def _apply(self, namespace: str, operations: Sequence[Operation]) -> list[Outcome]:
         while True:
@@ -186,11 +220,12 @@ class Batcher:
                     slots.append((operation, operation.slot))
         return slots
 
-    def _answer(self, entries: Sequence[Entry]) -> None:
-        """Tells the callers; those whose run somebody else has locked wait on."""
+    def _answer(self, entries: Sequence[Entry]) -> list[Entry]:
+        """Tells the callers; answers those whose run somebody else has locked."""
+        busy = []
         for entry in entries:
             if isinstance(entry.operation.answer, Busy):
-                self._aside(entry)
+                busy.append(entry)
                 continue
             self._queued -= 1
             self._queued_bytes -= entry.size
@@ -200,6 +235,7 @@ class Batcher:
                 log.exception("answer_lost", run=entry.operation.run_id, kind=entry.operation.kind.name)
         if self._waiting:
             self._spawn(self._tell())
+        return busy
 
     async def _tell(self) -> None:
         async with self._changed:
@@ -221,7 +257,8 @@ class Batcher:
             pause = min(pause * 2, _SIDE_PAUSE_MAX)
             entries = list(side)
             side.clear()
-            await self._flush(key[0], entries)
+            # What came meanwhile stands behind what still waits.
+            side.extendleft(reversed(await self._flush(key[0], entries)))
         del self._side[key]
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:

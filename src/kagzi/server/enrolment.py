@@ -49,6 +49,8 @@ class Enrolment:
         instance = checks.name(request.instance, "instance")
         types = _types(request)
         labels = checks.labels(request.labels, "labels")
+        if request.concurrency < 0:
+            raise invalid("concurrency", f"concurrency is {request.concurrency}, and must be 0 or more")
 
         async def register(connection: Connection) -> workers.Registered:
             # A worker of a disabled namespace may come back to finish what it holds.

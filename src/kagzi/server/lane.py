@@ -11,13 +11,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from kagzi.server.lifecycle import Loop, Wakeup
-from kagzi.store import errors
 from kagzi.store.operation import Operation
 
 # How long a batch may go on gathering while operations keep arriving.
 _GATHER_SECS = 0.005
-# Remembered (run, token) pairs of refused operations, so that what follows them falls too.
-_FALLEN = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,22 +27,19 @@ class Entry:
 
 
 Flush = Callable[[str, Sequence[Entry]], Awaitable[None]]
-Answer = Callable[[Sequence[Entry]], None]
 
 
 class Lane(Loop):
     """Flushes what was put into it, one namespace at a time, in the order it came."""
 
-    def __init__(self, number: int, most: int, flush: Flush, answer: Answer) -> None:
+    def __init__(self, number: int, most: int, flush: Flush) -> None:
         super().__init__()
         self.name = f"lane-{number}"
         self._most = most
         self._flush = flush
-        self._answer = answer
         self._queues: OrderedDict[str, deque[Entry]] = OrderedDict()
         self._size = 0
         self._wakeup = Wakeup()
-        self._fallen: OrderedDict[tuple[str, str | None], None] = OrderedDict()
 
     def put(self, entry: Entry) -> None:
         """Takes an operation for the next flush."""
@@ -84,23 +78,4 @@ class Lane(Loop):
             # Behind the others, so that no namespace starves another.
             self._queues[namespace] = queue
         self._size -= len(entries)
-        standing = [entry for entry in entries if not self._falls(entry.operation)]
-        if standing:
-            await self._flush(namespace, standing)
-        for entry in standing:
-            self._remember(entry.operation)
-        if len(standing) < len(entries):
-            self._answer([entry for entry in entries if entry not in standing])
-
-    def _falls(self, operation: Operation) -> bool:
-        """What follows a refused operation of its run and token was sent before its sender knew."""
-        if operation.chained and (operation.run_id, operation.token) in self._fallen:
-            operation.answer = errors.predecessor_refused(operation.run_id)
-            return True
-        return False
-
-    def _remember(self, operation: Operation) -> None:
-        if operation.chained and operation.refused:
-            self._fallen[operation.run_id, operation.token] = None
-            if len(self._fallen) > _FALLEN:
-                self._fallen.popitem(last=False)
+        await self._flush(namespace, entries)

@@ -149,7 +149,8 @@ async def apply(connection: Connection, namespace: str, operations: Sequence[Ope
         crashed: set[str] = set()
         closed: set[str] = set()
         for wave in waves.waves(rest):
-            await _fence_again(flush, [one for _, group in wave for one in group if one.run_id in closed])
+            late = [operation for _, group in wave for operation in group if operation.run_id in closed]
+            await _fence_again(flush, waves.unfallen(late, rest))
             for kind, group in wave:
                 left = waves.unfallen([operation for operation in group if operation.answer is None], rest)
                 if left:
@@ -169,7 +170,9 @@ def _crashed(operation: Operation, fence: Fence) -> bool:
     return lock is not None and lock.crashed and not operation.refused
 
 
-async def _stop_at_fence(connection: Connection, namespace: str, operations: Sequence[Operation], fence: Fence) -> None:
+async def _stop_at_fence(
+    connection: Connection, namespace: str, operations: Sequence[Operation], fence: Fence, *, again: bool = False
+) -> None:
     """Answers what may not pass: runs that somebody has locked or that do not exist, and tokens that are not current,
     unless the operation repeats one that took effect.
     """
@@ -181,7 +184,7 @@ async def _stop_at_fence(connection: Connection, namespace: str, operations: Seq
         elif operation.kind not in UNFENCED and not lock.held:
             stale.append(operation)
     if stale:
-        await repeats.answer(connection, namespace, stale, fence)
+        await repeats.answer(connection, namespace, stale, fence, of_this_batch=again)
 
 
 def _unknown(operation: Operation) -> ErrorDetail:
@@ -196,7 +199,7 @@ async def _fence_again(flush: _Flush, operations: Sequence[Operation]) -> None:
     if operations:
         fence = await leases.fence(flush.connection, flush.namespace, operations)
         flush.fence.locks.update(fence.locks)
-        await _stop_at_fence(flush.connection, flush.namespace, operations, fence)
+        await _stop_at_fence(flush.connection, flush.namespace, operations, fence, again=True)
 
 
 @dataclass(frozen=True, slots=True)

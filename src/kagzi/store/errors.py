@@ -42,9 +42,9 @@ def conflict(message: str, subject: str, field: str = "") -> Refused:
     return Refused(ErrorDetail(code=ErrorDetail.CONFLICT, message=message, subject=subject, field=field))
 
 
-def precondition(message: str, subject: str) -> Refused:
+def precondition(message: str, subject: str, field: str = "") -> Refused:
     """The subject is in a state that does not allow this."""
-    return Refused(ErrorDetail(code=ErrorDetail.PRECONDITION_FAILED, message=message, subject=subject))
+    return Refused(ErrorDetail(code=ErrorDetail.PRECONDITION_FAILED, message=message, subject=subject, field=field))
 
 
 def lease_lost(run_id: str) -> ErrorDetail:

@@ -87,7 +87,8 @@ async def require(connection: Connection, namespace: str, *, enabled: bool = Tru
     """The namespace if work may be done in it: refused when it is unknown, or disabled where that matters."""
     found = await get(connection, namespace)
     if enabled and not found.enabled:
-        raise precondition(f"namespace {namespace!r} is disabled: enable it before work starts in it", namespace)
+        message = f"namespace {namespace!r} is disabled: enable it before work starts in it"
+        raise precondition(message, namespace, "namespace")
     return found
 
 

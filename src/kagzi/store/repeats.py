@@ -17,8 +17,12 @@ from kagzi.store.operation import Kind, Operation
 _STEPS = frozenset({Kind.COMPLETE_STEP, Kind.FAIL_STEP, Kind.START_STEP, Kind.FAIL_STEP_AND_GIVE_BACK})
 
 
-async def answer(connection: Connection, namespace: str, stale: Sequence[Operation], fence: Fence) -> None:
-    """Answers each of these operations: as the first time, or LEASE_LOST."""
+async def answer(
+    connection: Connection, namespace: str, stale: Sequence[Operation], fence: Fence, *, of_this_batch: bool
+) -> None:
+    """Answers each of these operations: as the first time, or LEASE_LOST. With `of_this_batch` their runs were given
+    away by this very batch, and what follows that was never part of it.
+    """
     attempts = [operation for operation in stale if operation.kind in _STEPS]
     if attempts:
         # Known by their attempts, whoever has the run now.
@@ -26,7 +30,8 @@ async def answer(connection: Connection, namespace: str, stale: Sequence[Operati
     gave_away = {operation for operation in stale if operation.kind not in _STEPS and _gave_away(operation, fence)}
     if gave_away:
         await endings.answer_again(connection, namespace, gave_away)
-    committed_with = _last_of_each(stale, gave_away)
+    committed_with = {} if of_this_batch else _last_of_each(stale, gave_away)
+    lost: set[tuple[str, str | None]] = set()
     for number, operation in enumerate(stale):
         if operation.kind is Kind.SLEEP and operation in gave_away:
             await unary.sleep_again(connection, operation)
@@ -34,8 +39,10 @@ async def answer(connection: Connection, namespace: str, stale: Sequence[Operati
             await _recognise_child(connection, operation)
         elif number < committed_with.get((operation.run_id, operation.token), 0):
             _accept(operation)
-        if operation.answer is None or operation.refused:
+        if operation.answer is None or operation.refused or (operation.run_id, operation.token) in lost:
             operation.answer = errors.lease_lost(operation.run_id)
+            if operation.chained:
+                lost.add((operation.run_id, operation.token))
 
 
 def _gave_away(operation: Operation, fence: Fence) -> bool:

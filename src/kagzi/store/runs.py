@@ -22,7 +22,7 @@ from kagzi.store.queries import Queries
 _sql = Queries("runs.sql")
 _start = _sql.bind("start", columns=("started", "now"))
 _known = _sql.bind("known", columns=("run_id", "status", "claim_token", "external_id"))
-_holders = _sql.bind("holders", columns=("run_id", "status", "external_id"))
+_holders = _sql.bind("holders", columns=("run_id", "status", "external_id", "dedupe_forever"))
 _forever_missed = _sql.bind("forever_missed", columns=("run_id",))
 _get = _sql.bind("get", columns=(*rows.RUN_COLUMNS, *rows.PAYLOAD_COLUMNS))
 _find_external = _sql.bind("find_external", columns=("run_id",))
@@ -42,7 +42,7 @@ async def start(
     outcome: Outcome,
 ) -> None:
     """Stores the runs of these starts and answers each with the run that exists now."""
-    left = list(operations)
+    left = sorted(operations, key=_insertion_order)
     for _ in range(_LOOKS):
         started = await _insert(connection, namespace, left, lease, outcome)
         external = [operation for operation in left if operation.body.external_id]
@@ -62,6 +62,14 @@ async def start(
             subject=operation.body.external_id,
             retry_after_ms=100,
         )
+
+
+def _insertion_order(operation: Operation) -> tuple[str, str]:
+    """Whoever inserts the same ids at the same moment does so in the same order, so that one waits for the other and
+    never both. Of two starts with one external id the first stays the first.
+    """
+    external_id: str = operation.body.external_id
+    return (external_id, "" if external_id else operation.run_id)
 
 
 async def _insert(
@@ -119,18 +127,14 @@ async def _resolve(
     connection: Connection, namespace: str, operations: Sequence[Operation], outcome: Outcome
 ) -> list[Operation]:
     """Answers the starts whose run exists or whose external id is taken; answers those that are to be tried again."""
-    try:
-        await namespaces.require(connection, namespace)
-    except errors.Refused as refused:
-        for operation in operations:
-            operation.answer = refused.detail
-        return []
     found = await _known.fetch(connection, namespace=namespace, run_ids=[operation.run_id for operation in operations])
     known = {str(row["run_id"]): row for row in found}
     unknown = [operation for operation in operations if operation.run_id not in known]
     for operation in operations:
         if operation.run_id in known:
             _answer_known(operation, known[operation.run_id], outcome)
+    await _refuse_unfounded(connection, namespace, unknown)
+    unknown = [operation for operation in unknown if not operation.refused]
     if not unknown:
         return []
     external_ids = [operation.body.external_id for operation in unknown if operation.body.external_id]
@@ -147,7 +151,7 @@ async def _resolve(
                 operation.body.external_id,
                 "external_id",
             ).detail
-        elif operation.body.on_conflict == REPLACE and holder["status"] in endings.LIVE:
+        elif operation.body.on_conflict == REPLACE and not holder["dedupe_forever"]:
             await endings.replace(connection, namespace, str(holder["run_id"]), operation.run_id, outcome)
             again.append(operation)
         else:
@@ -155,6 +159,25 @@ async def _resolve(
                 run_id=str(holder["run_id"]), status=rows.RUN_STATUS[holder["status"]], already_exists=True
             )
     return again
+
+
+async def _refuse_unfounded(connection: Connection, namespace: str, operations: Sequence[Operation]) -> None:
+    """Refuses starts in a namespace where nothing starts, and those whose parent does not exist."""
+    if not operations:
+        return
+    try:
+        await namespaces.require(connection, namespace)
+    except errors.Refused as refused:
+        for operation in operations:
+            operation.answer = refused.detail
+        return
+    parents = [operation.body.parent_run_id for operation in operations if operation.body.parent_run_id]
+    found = await _known.fetch(connection, namespace=namespace, run_ids=parents) if parents else []
+    known = {"", *(str(row["run_id"]) for row in found)}
+    for operation in operations:
+        parent = operation.body.parent_run_id
+        if parent not in known:
+            operation.answer = errors.not_found("run", parent, "parent_run_id").detail
 
 
 def _answer_known(operation: Operation, row: Record, outcome: Outcome) -> None:

@@ -1,7 +1,8 @@
 -- name: start
 -- Stores runs with their inputs; those with a token are stored as already claimed by the worker beside it. A run whose
 -- id or active external id is taken, or whose external id is taken for ever, is left out, waiting for whoever inserts
--- the same at this moment. Nothing is stored in a namespace that is unknown or disabled.
+-- the same at this moment. Nothing is stored in a namespace that is unknown or disabled, nor under a parent that does
+-- not exist.
 with stored as (
     insert into kagzi.workflow_runs
         (namespace, run_id, external_id, task_queue, workflow_type, version, status, priority, available_at,
@@ -27,6 +28,8 @@ with stored as (
              retry_policy, labels, seed, parent_run_id, parent_step_attempt_id, detached, dedupe_forever, token,
              worker_id)
     where exists (select 1 from kagzi.namespaces n where n.namespace = :namespace and n.enabled)
+      and (u.parent_run_id is null or exists (
+          select 1 from kagzi.workflow_runs p where p.namespace = :namespace and p.run_id = u.parent_run_id))
       and (u.external_id is null or not exists (
           select 1 from kagzi.workflow_runs f
           where f.namespace = :namespace and f.external_id = u.external_id and f.dedupe_forever))
@@ -37,6 +40,7 @@ with stored as (
     select :namespace, u.run_id, u.input, u.input_encoding
     from unnest(:run_ids::uuid[], :inputs::bytea[], :input_encodings::text[]) as u(run_id, input, input_encoding)
     join stored on stored.run_id = u.run_id
+    on conflict do nothing
 )
 select count(*) as started, kagzi.now() as now from stored;
 
@@ -47,8 +51,8 @@ from kagzi.workflow_runs r
 where r.namespace = :namespace and r.run_id = any (:run_ids::uuid[]);
 
 -- name: holders
--- Who has these external ids now: the active run, or the one that has the id for ever.
-select r.run_id, r.status, r.external_id
+-- Who has these external ids now: the active run, or the one that has the id for ever and cannot be replaced.
+select r.run_id, r.status, r.external_id, r.dedupe_forever
 from kagzi.workflow_runs r
 where r.namespace = :namespace and r.external_id = any (:external_ids::text[])
   and (r.status in ('PENDING', 'RUNNING', 'SLEEPING') or r.dedupe_forever);

@@ -66,11 +66,16 @@ async def send(
         payloads=[None if payload is None else payload.data for payload in payloads],
         payload_encodings=[None if payload is None else payload.encoding or None for payload in payloads],
     )
+    await wake(connection, namespace, [(operation.run_id, operation.body.name) for operation in live], outcome)
+
+
+async def wake(connection: Connection, namespace: str, sent: Sequence[tuple[str, str]], outcome: Outcome) -> None:
+    """Makes locked runs due that wait for one of the messages (run, name) that are there for them now."""
     woken = await _wake.fetch(
         connection,
         namespace=namespace,
-        run_ids=[operation.run_id for operation in live],
-        names=[operation.body.name for operation in live],
+        run_ids=[run_id for run_id, _ in sent],
+        names=[name for _, name in sent],
     )
     for row in woken:
         if row["status"] == "RUNNING":

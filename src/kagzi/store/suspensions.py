@@ -24,7 +24,8 @@ _set_state = _sql.bind("set_state", columns=("run_id", "state_number"))
 
 async def suspend(connection: Connection, namespace: str, operations: Sequence[Operation], outcome: Outcome) -> None:
     """Gives runs back until one of the steps they name can go on."""
-    waits = [(operation.run_id, step) for operation in operations for step in operation.body.step_ids]
+    named = [list(dict.fromkeys(operation.body.step_ids)) for operation in operations]
+    waits = [(operation.run_id, step) for operation, steps in zip(operations, named, strict=True) for step in steps]
     found = await _suspend.fetch(
         connection,
         namespace=namespace,
@@ -33,10 +34,17 @@ async def suspend(connection: Connection, namespace: str, operations: Sequence[O
         operation_ids=[operation.operation_id for operation in operations],
         parked=[operation.body.parked_json or None for operation in operations],
         parked_hashes=[operation.body.parked_hash or None for operation in operations],
+        named=[len(steps) for steps in named],
         wait_run_ids=[run_id for run_id, _ in waits],
         wait_step_ids=[step for _, step in waits],
     )
     _answer(operations, found, outcome)
+    given = {str(row["run_id"]) for row in found}
+    for operation, steps in zip(operations, named, strict=True):
+        # Its token is the current one, as the fence has seen: a step it names was never recorded.
+        if operation.run_id not in given and steps:
+            subject = ", ".join(steps)
+            operation.answer = errors.not_found("step on record among", subject, "suspend.step_ids").detail
 
 
 async def release(

@@ -1,7 +1,7 @@
 -- name: suspend
 -- Gives runs back until one of the named steps can go on. Looks, under the lock the caller took before, whether a signal,
 -- a child's end, a resolution or a cancel is there already: then the run is due now. Else at its earliest timer, or never.
--- A token that is not the current one changes nothing and is not answered.
+-- A token that is not the current one, or a step that is not on record, changes nothing and is not answered.
 update kagzi.workflow_runs r
 set status = 'SLEEPING', claim_token = null, last_token = r.claim_token, last_operation = u.operation_id,
     last_worker = r.locked_by, locked_by = null, crashes = 0, parked_hash = u.parked_hash,
@@ -10,8 +10,9 @@ set status = 'SLEEPING', claim_token = null, last_token = r.claim_token, last_op
                         when waits.met or r.cancel_requested_at is not null and not cancelled.recorded
                         then kagzi.now()
                         else coalesce(waits.wake_at, 'infinity') end
-from unnest(:run_ids::uuid[], :tokens::uuid[], :operation_ids::uuid[], :parked::text[], :parked_hashes::text[])
-         as u(run_id, token, operation_id, parked, parked_hash)
+from unnest(:run_ids::uuid[], :tokens::uuid[], :operation_ids::uuid[], :parked::text[], :parked_hashes::text[],
+            :named::integer[])
+         as u(run_id, token, operation_id, parked, parked_hash, named)
 cross join lateral (
     select min(case when s.kind in ('SLEEP', 'SIGNAL') and s.status = 'RUNNING' then s.wake_at
                     when s.status = 'FAILED' then s.retry_at
@@ -34,11 +35,16 @@ cross join lateral (
                        join kagzi.workflow_runs c on c.namespace = :namespace and c.run_id = chain.continued_as)
                    select 1 from chain
                    where chain.continued_as is null and chain.status in ('COMPLETED', 'FAILED', 'CANCELLED'))
-               or s.status = 'UNKNOWN' and s.resolution is not null),
+               or s.status = 'UNKNOWN' and s.resolution is not null
+               -- What has its outcome, or whose body is to run, keeps nobody waiting.
+               or s.status in ('COMPLETED', 'ABANDONED', 'INTERRUPTED') or s.status = 'FAILED' and s.retry_at is null
+               or s.status in ('PENDING', 'RUNNING') and s.kind not in ('SLEEP', 'SIGNAL', 'CHILD_WORKFLOW')
+                  and not s.effect),
                false) as met,
            jsonb_agg(jsonb_strip_nulls(jsonb_build_object(
                'step', s.step_id, 'kind', s.kind, 'until', coalesce(s.wake_at, s.retry_at), 'signal',
-               case when s.kind = 'SIGNAL' then s.target end, 'child', s.child_run_id)) order by s.position) as waiting
+               case when s.kind = 'SIGNAL' then s.target end, 'child', s.child_run_id)) order by s.position) as waiting,
+           count(s.step_id) as known
     from unnest(:wait_run_ids::uuid[], :wait_step_ids::text[]) as w(run_id, step_id)
     join kagzi.step_runs s
         on s.namespace = :namespace and s.run_id = w.run_id and s.step_id = w.step_id and s.is_latest
@@ -50,6 +56,7 @@ cross join lateral (
         as recorded
 ) as cancelled
 where r.namespace = :namespace and r.run_id = u.run_id and r.claim_token = u.token and r.status = 'RUNNING'
+  and waits.known = u.named
 returning r.run_id, r.task_queue, r.status, nullif(r.available_at, 'infinity') as available_at,
           r.available_at <= kagzi.now() as due;
 

@@ -26,14 +26,16 @@ create or replace function kagzi.now() returns timestamptz
     as 'select statement_timestamp() + (select c.skipped_us from kagzi.virtual_clock c) * interval ''1 microsecond''';
 
 -- What the workers of one process hold, what waits for them and is due, what is past its deadline and not dealt with,
--- and the next moment at which something happens by itself. Locks nothing.
+-- messages that no server has heard, and the next moment at which something happens by itself. Locks nothing.
 create function kagzi.activity(process integer, host text, grace interval,
-                               out held bigint, out due bigint, out late bigint, out upcoming timestamptz)
+                               out held bigint, out due bigint, out late bigint, out unheard bigint,
+                               out upcoming timestamptz)
     language sql stable
     as $$
     with live as (
         select r.namespace, r.task_queue, r.workflow_type, r.version, r.status, r.locked_by, r.available_at,
-               case when r.cancel_requested_at is null or r.started_at is null then r.deadline_at
+               case when r.cancel_requested_at is null or r.started_at is null or r.deadline_at is null
+                    then r.deadline_at
                     else greatest(r.deadline_at, r.cancel_requested_at) + grace end as limit_at
         from kagzi.workflow_runs r
         where r.status in ('PENDING', 'RUNNING', 'SLEEPING', 'SCHEDULED')
@@ -53,6 +55,7 @@ create function kagzi.activity(process integer, host text, grace interval,
     )
     select count(*) filter (where s.held), count(*) filter (where s.due),
            count(*) filter (where s.limit_at <= kagzi.now() and s.status <> 'SCHEDULED'),
+           (select count(*) from kagzi.signals g where g.unheard),
            least(min(s.available_at) filter (where s.available_at > kagzi.now() and s.available_at < 'infinity'
                                                and s.status <> 'RUNNING'),
                  min(s.limit_at) filter (where s.limit_at > kagzi.now() and s.status <> 'SCHEDULED'))
@@ -73,7 +76,7 @@ create function kagzi.hop(until timestamptz, process integer, host text, grace i
         perform set_config('lock_timeout', '10s', true);
         lock table kagzi.workers, kagzi.workflow_runs in exclusive mode;
         select * into activity from kagzi.activity(process, host, grace);
-        stirring := activity.held + activity.due + activity.late > 0;
+        stirring := activity.held + activity.due + activity.late + activity.unheard > 0;
         step_us := case when stirring then 0 else
             extract(epoch from least(until, coalesce(activity.upcoming, until)) - kagzi.now()) * 1000000 end;
         if step_us > 0 then
@@ -101,17 +104,19 @@ class Locked(KagziError):
 class Activity:
     """What goes on in a test database."""
 
-    # Runs in the hands of this process's workers; due runs they could take; runs past a deadline.
+    # Runs in the hands of this process's workers; due runs they could take; runs past a deadline; messages that were
+    # stored in somebody's own transaction and not told yet.
     held: int
     due: int
     late: int
+    unheard: int
     # When the next thing happens by itself; None when nothing will.
     upcoming: datetime | None
 
     @property
     def stirring(self) -> bool:
         """Whether something moves without time passing."""
-        return self.held + self.due + self.late > 0
+        return self.held + self.due + self.late + self.unheard > 0
 
 
 class VirtualClock:

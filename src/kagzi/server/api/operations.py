@@ -7,7 +7,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import uuid_utils
+
 from kagzi.protocol.v1 import worker_pb2 as pb
+from kagzi.protocol.v1.automation_pb2 import HandlerFault
 from kagzi.protocol.v1.common_pb2 import (
     SIGNAL,
     SLEEP,
@@ -22,13 +25,14 @@ from kagzi.protocol.v1.common_pb2 import (
 from kagzi.server.api import checks
 from kagzi.server.api.workflows import start_operation
 from kagzi.store.errors import Refused, invalid
-from kagzi.store.operation import Kind, Operation
+from kagzi.store.operation import GIVING_AWAY, Kind, Operation
 
 # Text of an error as far as it is stored.
 _MESSAGE = 64 * 1024
 _TRACEBACK = 256 * 1024
 _LAST_MICROSECOND = 7_258_118_400_000_000
 _POSITIONS = 20_000
+_STATES = 2**31 - 1
 
 _KINDS = {
     "step_started": Kind.START_STEP,
@@ -59,6 +63,19 @@ def of_frame(namespace: str, message: pb.Operation) -> Operation:
     return operation
 
 
+def refused_in_frame(namespace: str, message: pb.Operation, detail: ErrorDetail) -> Operation:
+    """An operation that failed its checks. It takes its place in the order of its run, and what follows falls."""
+    return Operation(
+        Kind.WAIT,
+        namespace,
+        message.run_id.lower(),
+        message,
+        token=message.claim_token.lower(),
+        chained=True,
+        answer=detail,
+    )
+
+
 def of_worker(
     namespace: str, kind: Kind, run: pb.Held, body: Any, *, field: str, operation_id: str | None = None
 ) -> Operation:
@@ -76,8 +93,13 @@ def of_worker(
         run_id,
         body,
         token=token,
-        operation_id=checks.uuid(given, where, required=False) or None,
+        operation_id=checks.uuid(given, where, required=False) or _own_id(kind),
     )
+
+
+def _own_id(kind: Kind) -> str | None:
+    """The store repeats what it committed without being told, and has to know it again where the sender named no id."""
+    return str(uuid_utils.uuid4()) if kind in GIVING_AWAY else None
 
 
 def _step(_: str, body: Any, field: str) -> None:
@@ -101,7 +123,7 @@ def _step_started(namespace: str, body: pb.StepStarted, field: str) -> None:
     _step(namespace, body, field)
     if body.HasField("duration_ms"):
         checks.duration_ms(body.duration_ms, f"{field}.duration_ms")
-    wake_at(body, field)
+    wake_at(body, f"{field}.wake_at_us")
     if body.kind == SLEEP and not (body.HasField("duration_ms") or body.HasField("wake_at_us")):
         raise invalid(f"{field}.duration_ms", "a timer needs duration_ms or wake_at_us")
     if body.kind == SIGNAL or body.target:
@@ -111,7 +133,7 @@ def _step_started(namespace: str, body: pb.StepStarted, field: str) -> None:
 def wake_at(body: Any, field: str) -> None:
     """A time to wake at must be one that can be stored."""
     if body.HasField("wake_at_us") and not 0 <= body.wake_at_us < _LAST_MICROSECOND:
-        raise invalid(f"{field}.wake_at_us", f"{field}.wake_at_us is not between the years 1970 and 2199")
+        raise invalid(field, f"{field} is not between the years 1970 and 2199")
 
 
 def _step_completed(namespace: str, body: pb.StepCompleted, field: str) -> None:
@@ -144,6 +166,8 @@ def _start_child(namespace: str, body: pb.StartChild, field: str) -> None:
     body.attempt_id = checks.uuid(body.attempt_id, f"{field}.attempt_id")
     if not 0 <= body.position <= _POSITIONS:
         raise invalid(f"{field}.position", f"{field}.position is {body.position}, and must be 0 to {_POSITIONS}")
+    if body.completed_seq < 0:
+        raise invalid(f"{field}.completed_seq", f"{field}.completed_seq is {body.completed_seq}, and must be 0 or more")
     if body.child.namespace not in ("", namespace):
         raise invalid(f"{field}.child.namespace", "a child lives in the namespace of its parent", body.child.namespace)
     checks.uuid(body.child.run_id, f"{field}.child.run_id")
@@ -171,6 +195,8 @@ def _wait(_: str, body: pb.Wait | pb.Suspend, field: str) -> None:
 
 def _set_state(_: str, body: pb.SetState, field: str) -> None:
     checks.json_document(body.state_json, f"{field}.state_json", checks.STATE_BYTES)
+    if not 1 <= body.number <= _STATES:
+        raise invalid(f"{field}.number", f"{field}.number is {body.number}, and must be 1 to {_STATES}")
 
 
 def _complete(_: str, body: pb.Complete, field: str) -> None:
@@ -180,6 +206,8 @@ def _complete(_: str, body: pb.Complete, field: str) -> None:
 
 def _fail(_: str, body: pb.Fail, field: str) -> None:
     _failure(body.failure, f"{field}.failure")
+    checks.name(body.failed_step_id, f"{field}.failed_step_id", default="")
+    checks.enum(body.fault, HandlerFault, f"{field}.fault")
 
 
 def _continue_as_new(_: str, body: pb.ContinueAsNew, field: str) -> None:

@@ -198,8 +198,7 @@ class Stream:
         try:
             operation = operations.of_frame(self.served.namespace, message)
         except Refused as refused:
-            self._answer(number, refused.detail)
-            return
+            operation = operations.refused_in_frame(self.served.namespace, message, refused.detail)
         if message.WhichOneof("body") == "wait":
             self.waiting.add(message.run_id)
         self._batcher.submit(operation, lambda done: self._done(number, done))

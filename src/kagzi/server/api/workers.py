@@ -112,7 +112,7 @@ class Workers(WorkerServiceServicer):
             checks.duration_ms(request.duration_ms, "duration_ms")
         elif not request.HasField("wake_at_us"):
             raise invalid("duration_ms", "a timer needs duration_ms or wake_at_us")
-        operations.wake_at(request, "sleep")
+        operations.wake_at(request, "wake_at_us")
         operation = self._operation(request, Kind.SLEEP, request, "sleep", request.operation_id)
         answer = await self._batcher.ask(operation)
         if isinstance(answer, pb.SleepResponse):

@@ -13,7 +13,7 @@ import grpc
 import uuid_utils
 
 from kagzi.protocol.v1 import workflow_pb2 as pb
-from kagzi.protocol.v1.common_pb2 import Dedupe, OnConflict, RunStatus
+from kagzi.protocol.v1.common_pb2 import Dedupe, ErrorDetail, OnConflict, RunStatus
 from kagzi.server.api import checks
 from kagzi.server.api.repairs import Repairs
 from kagzi.server.batcher import Batcher
@@ -121,9 +121,17 @@ class Workflows(Repairs):
             checks.payload(request.payload, "payload")
         request.signal_id = checks.uuid(request.signal_id, "signal_id", required=False) or str(uuid_utils.uuid7())
         run_id = await self._signalled(namespace, request)
-        answer = await self._batcher.ask(Operation(Kind.SIGNAL, namespace, run_id, request))
-        assert isinstance(answer, pb.SignalWorkflowResponse)
-        return answer
+        while True:
+            try:
+                answer = await self._batcher.ask(Operation(Kind.SIGNAL, namespace, run_id, request))
+            except Refused as refused:
+                before, run_id = run_id, await self._signalled(namespace, request)
+                if refused.detail.code != ErrorDetail.PRECONDITION_FAILED or run_id == before:
+                    raise
+                # It continued as new while the signal was on its way, which goes on to where it is now.
+            else:
+                assert isinstance(answer, pb.SignalWorkflowResponse)
+                return answer
 
     async def _signalled(self, namespace: str, request: pb.SignalWorkflowRequest) -> str:
         """The run a signal is for: where a continued one went on, or the one with the external id."""

@@ -1,0 +1,192 @@
+"""Handing results to the code of a run: exactly one, then the code runs until it rests, then the next. Those on record
+come first, in their recorded order; new ones follow in the order in which they came, and are recorded as they are
+handed over. What the server has to decide first holds up the rest, so that a replay meets the same order.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from google.protobuf.message import Message
+
+from kagzi.protocol.v1 import worker_pb2 as pb
+from kagzi.protocol.v1.common_pb2 import CANCEL, FUNCTION, STEP_FAILED, Failure, Payload, Step
+from kagzi.sdk import effects
+from kagzi.sdk.errors import PayloadError
+from kagzi.sdk.pending import Completion, Pending, State
+from kagzi.sdk.values import error_of
+
+if TYPE_CHECKING:
+    from kagzi.sdk.execution import Execution
+
+
+class Handover:
+    """The results of one run on their way to its code."""
+
+    def __init__(self, run: Execution) -> None:
+        self._run = run
+        # New results, in the order they will be handed over.
+        self._ready: deque[Completion] = deque()
+        # The first of them waits for the server's word.
+        self._asked = False
+        # Results the code has got that are not durable yet.
+        self.unacknowledged = 0
+
+    def __bool__(self) -> bool:
+        """Whether new results wait for their turn."""
+        return bool(self._ready)
+
+    def add(self, completion: Completion) -> None:
+        """A new result."""
+        self._ready.append(completion)
+
+    def next(self) -> bool:
+        """Hands exactly one result to the code; answers whether it did."""
+        run = self._run
+        run.readings.moved()
+        record = run.ledger.pending()
+        if record is not None:
+            return self._hand_over_recorded(record)
+        if not self._ready and not run.draining:
+            run.open_new()
+            self._collect()
+        while self._ready:
+            completion = self._ready[0]
+            pending = completion.pending
+            if pending.state is State.CLOSED:
+                self._ready.popleft()
+                run.waits.give_back(completion)
+            elif completion.failure is not None:
+                self._ask(completion, "step_failed", self._verdict)
+                return False
+            elif pending.start_child is not None and pending.start_child.start_only:
+                self._ask(completion, "start_child", self._child_started)
+                return False
+            else:
+                self._ready.popleft()
+                self._hand_over(completion)
+                return True
+        return False
+
+    def _hand_over_recorded(self, record: Step) -> bool:
+        ledger = self._run.ledger
+        if record.kind == CANCEL:
+            ledger.cancel_request()
+            ledger.hand_over(record)
+            reason = json.loads(record.output.data) if record.HasField("output") else ""
+            self._run.cancel_root(reason)
+            return True
+        pending = self._run.agenda.open.get(record.step_id)
+        if pending is None:
+            return False
+        ledger.hand_over(record)
+        if record.status == STEP_FAILED:
+            self._fail(pending, record.failure, record.attempt_number)
+        else:
+            self._give(pending, record.output if record.HasField("output") else None)
+        return True
+
+    def _hand_over(self, completion: Completion) -> None:
+        pending = completion.pending
+        pending.take_back()
+        seq = self._run.ledger.next_seq()
+        self.record(pending.completed(seq, completion.output, completion.elapsed_us, completion.signal_id))
+        if pending.request.kind == CANCEL:
+            self._run.agenda.set(pending, State.CLOSED)
+            self._run.cancel_root(self._run.waits.cancel_reason)
+        else:
+            self._give(pending, completion.output)
+
+    def _give(self, pending: Pending, output: Payload | None) -> None:
+        """Gives the code its result: always the decoded copy of the recorded bytes."""
+        self._run.agenda.set(pending, State.CLOSED)
+        if pending.future.done():
+            return
+        try:
+            pending.future.set_result(pending.decode(output))
+        except PayloadError as error:
+            pending.future.set_exception(error)
+
+    def _fail(self, pending: Pending, failure: Failure, attempts: int) -> None:
+        self._run.agenda.set(pending, State.CLOSED)
+        if not pending.future.done():
+            pending.future.set_exception(error_of(pending, failure, attempts))
+
+    def record(self, message: pb.StepCompleted) -> None:
+        """Sends a result that the code has got; no body begins before it is durable."""
+        self.unacknowledged += 1
+        self._run.send("step_completed", message, self._durable)
+
+    def _durable(self, _: pb.Answer | None) -> None:
+        self.unacknowledged -= 1
+        if not self.unacknowledged:
+            self._run.turn()
+
+    def _ask(
+        self, completion: Completion, name: str, answered: Callable[[Completion, pb.Answer | None], None]
+    ) -> None:
+        """Asks the server about the first result; nothing is handed over before it has answered."""
+        if self._asked:
+            return
+        self._asked = True
+        pending = completion.pending
+        pending.take_back()
+        seq = self._run.ledger.next_seq()
+        message: Message
+        if name == "start_child":
+            assert pending.start_child is not None
+            pending.start_child.completed_seq = seq
+            message = pending.start_child
+        else:
+            message = pending.failed(seq, completion.failure, completion.elapsed_us)
+
+        def heard(answer: pb.Answer | None) -> None:
+            self._asked = False
+            self._ready.popleft()
+            answered(completion, answer)
+            self._run.turn()
+
+        self._run.send(name, message, heard)
+
+    def _verdict(self, completion: Completion, answer: pb.Answer | None) -> None:
+        """Whether another attempt follows a failed one."""
+        pending = completion.pending
+        judged = answer.step_failed if answer is not None and answer.HasField("step_failed") else pb.StepFailedAnswer()
+        if judged.will_retry:
+            self._run.agenda.set(pending, State.HELD)
+            pending.due_us = self._run.waits.now_us() + judged.delay_ms * 1_000
+        else:
+            assert completion.failure is not None
+            self._fail(pending, completion.failure, pending.attempt_number)
+
+    def _child_started(self, completion: Completion, answer: pb.Answer | None) -> None:
+        """A child that is not waited for exists: its handle is the result."""
+        pending = completion.pending
+        if answer is not None and answer.HasField("start_child"):
+            pending.child_run_id = answer.start_child.child_run_id
+        self._give(pending, None)
+
+    def _collect(self) -> None:
+        """Looks whether something the code waits for has happened: a cancel, an answer, a signal, an end, a time."""
+        run = self._run
+        if run.waits.take_cancel():
+            pending = Pending(run.ledger.cancel_request(), run.future(), lambda _: None)
+            pending.next_attempt()
+            self.add(Completion(pending, output=Payload(data=json.dumps(run.waits.cancel_reason).encode())))
+            return
+        if run.waits.resolved:
+            effects.hear(run)
+        if not run.agenda.held:
+            return
+        now_us = run.waits.now_us()
+        for pending in list(run.agenda.held.values()):
+            completion = run.waits.met(pending, now_us)
+            if completion is not None:
+                self.add(completion)
+            elif pending.request.kind == FUNCTION and pending.due_us is not None and pending.due_us <= now_us:
+                pending.due_us = None
+                pending.next_attempt()
+                run.agenda.set(pending, State.WAITING)

@@ -1,0 +1,249 @@
+"""Starts runs and sends signals inside your own PostgreSQL transaction: they exist if and only if it commits.
+
+    async with connection.transaction():                      # asyncpg
+        await connection.execute("insert into orders ...")
+        run_id = await kagzi.sql.start(connection, ship, order)
+
+Takes connections of asyncpg, psycopg and SQLAlchemy (sessions too), sync and async, and any other sync connection of
+the DB-API, as Django's. With an async connection the call is awaited, with a sync one it is not. Nothing is committed
+here, no server is asked, and no driver is imported: the database must be the one Kagzi's servers use.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar, Unpack, overload
+
+import uuid_utils
+
+from kagzi.protocol.v1.common_pb2 import FOREVER, REJECT, REPLACE
+from kagzi.sdk import request
+from kagzi.sdk.calls import resolve_namespace
+from kagzi.sdk.codec import Chain, Codec
+from kagzi.sdk.definition import Workflow
+from kagzi.sdk.errors import ConfigError
+from kagzi.sdk.request import StartOptions
+from kagzi.sdk.values import Values
+
+__all__ = ["signal", "start"]
+
+I = TypeVar("I")  # noqa: E741 - a workflow's input
+
+# Everything travels as text, which every driver can send, and gets its type in the statement.
+_START = {
+    "workflow_type": "text",
+    "namespace": "text",
+    "task_queue": "text",
+    "external_id": "text",
+    "run_id": "uuid",
+    "delay": "interval",
+    "start_at": "timestamptz",
+    "priority": "integer",
+    "timeout": "interval",
+    "labels": "jsonb",
+    "version": "text",
+    "retry_policy": "jsonb",
+    "on_conflict": "text",
+    "dedupe": "text",
+    "parent_run_id": "uuid",
+    "parent_step_attempt_id": "uuid",
+    "detached": "boolean",
+    "input_data": "bytea",
+    "input_encoding": "text",
+}
+_SIGNAL = {
+    "run_id": "uuid",
+    "name": "text",
+    "namespace": "text",
+    "signal_id": "uuid",
+    "payload_data": "bytea",
+    "payload_encoding": "text",
+}
+
+
+class _Async(Protocol):
+    """A connection whose statements are awaited."""
+
+    async def execute(self, *args: Any, **kwargs: Any) -> Any: ...
+
+
+@overload
+def start(  # type: ignore[overload-overlap]  # an async connection is an object too
+    connection: _Async,
+    workflow: Workflow[I, Any] | str,
+    input: I | None = None,
+    *,
+    namespace: str | None = None,
+    codecs: Sequence[Codec] = (),
+    **options: Unpack[StartOptions],
+) -> Awaitable[str]: ...
+
+
+@overload
+def start(
+    connection: object,
+    workflow: Workflow[I, Any] | str,
+    input: I | None = None,
+    *,
+    namespace: str | None = None,
+    codecs: Sequence[Codec] = (),
+    **options: Unpack[StartOptions],
+) -> str: ...
+
+
+def start(
+    connection: Any,
+    workflow: Any,
+    input: Any = None,
+    *,
+    namespace: str | None = None,
+    codecs: Sequence[Codec] = (),
+    **options: Unpack[StartOptions],
+) -> Any:
+    """Starts a run in the connection's transaction and answers its run id; options as in `Client.start`.
+
+    `client.handle(run_id)` gives its handle once the transaction has committed. `on_conflict="replace"` is refused:
+    ending another run takes a server.
+    """
+    made = request.start(resolve_namespace(namespace), Chain(codecs), workflow, input, **options)
+    if made.on_conflict == REPLACE:
+        raise ConfigError('on_conflict="replace" ends another run, which only a server can do: use client.start.')
+    retry = made.retry if made.HasField("retry") else None
+    policy = None if retry is None else {name.name: value for name, value in retry.ListFields()}
+    values = {
+        "workflow_type": made.workflow_type,
+        "namespace": made.namespace,
+        "task_queue": made.task_queue or "default",
+        "external_id": made.external_id or None,
+        "run_id": made.run_id,
+        "delay": f"{made.delay_ms} milliseconds" if made.HasField("delay_ms") else None,
+        "start_at": made.start_at.ToJsonString() if made.HasField("start_at") else None,
+        "priority": str(made.priority),
+        "timeout": f"{made.timeout_ms} milliseconds" if made.HasField("timeout_ms") else None,
+        "labels": json.dumps(dict(made.labels)) if made.labels else None,
+        "version": made.version,
+        "retry_policy": None if policy is None else json.dumps(policy),
+        "on_conflict": "reject" if made.on_conflict == REJECT else "return",
+        "dedupe": "forever" if made.dedupe == FOREVER else "active",
+        "parent_run_id": made.parent_run_id or None,
+        "parent_step_attempt_id": made.parent_step_attempt_id or None,
+        "detached": str(made.detached),
+        "input_data": made.input.data if made.HasField("input") else None,
+        "input_encoding": made.input.encoding or None,
+    }
+    return _call(connection, "kagzi.start_workflow", _START, values)
+
+
+@overload
+def signal(  # type: ignore[overload-overlap]  # an async connection is an object too
+    connection: _Async,
+    run_id: str,
+    name: str,
+    value: Any = None,
+    *,
+    id: str | None = None,
+    workflow: Workflow[Any, Any] | str | None = None,
+    namespace: str | None = None,
+    codecs: Sequence[Codec] = (),
+) -> Awaitable[str]: ...
+
+
+@overload
+def signal(
+    connection: object,
+    run_id: str,
+    name: str,
+    value: Any = None,
+    *,
+    id: str | None = None,
+    workflow: Workflow[Any, Any] | str | None = None,
+    namespace: str | None = None,
+    codecs: Sequence[Codec] = (),
+) -> str: ...
+
+
+def signal(
+    connection: Any,
+    run_id: str,
+    name: str,
+    value: Any = None,
+    *,
+    id: str | None = None,
+    workflow: Workflow[Any, Any] | str | None = None,
+    namespace: str | None = None,
+    codecs: Sequence[Codec] = (),
+) -> Any:
+    """Sends a signal in the connection's transaction and answers its id, made here unless given: with the same `id` (a
+    UUID) it is one signal. With codecs the `workflow` must be named, for payloads are bound to its type.
+    """
+    if codecs and workflow is None:
+        raise ConfigError("A signal through codecs is bound to its workflow: name it, as workflow=ship.")
+    place = resolve_namespace(namespace)
+    type_name = workflow.name if isinstance(workflow, Workflow) else workflow or ""
+    payload = None if value is None else Values(Chain(codecs), place, type_name).encode(value, None, "signal")
+    values = {
+        "run_id": str(run_id),
+        "name": name,
+        "namespace": place,
+        "signal_id": str(id) if id is not None else str(uuid_utils.uuid7()),
+        "payload_data": None if payload is None else payload.data,
+        "payload_encoding": None if payload is None else payload.encoding or None,
+    }
+    return _call(connection, "kagzi.signal", _SIGNAL, values)
+
+
+def _call(connection: Any, function: str, types: Mapping[str, str], values: Mapping[str, str | bytes | None]) -> Any:
+    """Calls a function of the database as the connection does such things; answers what it answers, or an awaitable."""
+    given = [values[name] for name in types]
+    match _library(connection):
+        case "asyncpg":
+            statement = _statement(function, types, [f"${number}" for number in range(1, len(types) + 1)])
+            return _text(connection.fetchval(statement, *given))
+        case "sqlalchemy":
+            from sqlalchemy import text  # noqa: PLC0415 - whoever has such a connection has loaded it
+
+            statement = _statement(function, types, [f":{name}" for name in types])
+            done = connection.execute(text(statement), dict(values))
+            return _text(done, lambda result: result.scalar_one())
+        case _ if inspect.iscoroutinefunction(getattr(connection, "execute", None)):
+            return _await_cursor(connection, _statement(function, types, ["%s"] * len(types)), given)
+        case _:
+            with connection.cursor() as cursor:
+                cursor.execute(_statement(function, types, ["%s"] * len(types)), given)
+                return str(cursor.fetchone()[0])
+
+
+def _statement(function: str, types: Mapping[str, str], places: Sequence[str]) -> str:
+    arguments = (
+        f"{name} => cast({place} as bytea)" if kind == "bytea" else f"{name} => cast(cast({place} as text) as {kind})"
+        for (name, kind), place in zip(types.items(), places, strict=True)
+    )
+    return f"select {function}({', '.join(arguments)})"
+
+
+def _library(connection: Any) -> str:
+    names = {kind.__module__.partition(".")[0] for kind in type(connection).__mro__}
+    if not names & {"asyncpg", "sqlalchemy"} and not hasattr(connection, "cursor"):
+        raise ConfigError(
+            f"{type(connection).__name__} is no connection that Kagzi knows: give one of asyncpg, psycopg, SQLAlchemy, "
+            "or another of the DB-API."
+        )
+    return "asyncpg" if "asyncpg" in names else "sqlalchemy" if "sqlalchemy" in names else ""
+
+
+def _text(answer: Any, read: Callable[[Any], Any] = lambda result: result) -> Any:
+    if not inspect.isawaitable(answer):
+        return str(read(answer))
+
+    async def later() -> str:
+        return str(read(await answer))
+
+    return later()
+
+
+async def _await_cursor(connection: Any, statement: str, given: Sequence[Any]) -> str:
+    cursor = await connection.execute(statement, given)
+    row = await cursor.fetchone()
+    return str(row[0])

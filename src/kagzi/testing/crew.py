@@ -1,0 +1,97 @@
+"""The workers of an environment, one for each queue. They are workers like any other, except that no run waits in
+place: every wait gives the run back, so that the virtual clock governs it. They tell when a run arrives and when none
+is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+from kagzi.protocol.v1.worker_pb2 import Delivery
+from kagzi.sdk.codec import Codec
+from kagzi.sdk.definition import Workflow
+from kagzi.sdk.execution import Execution
+from kagzi.sdk.pending import State
+from kagzi.sdk.post import DEFAULT_QUEUE
+from kagzi.sdk.shift import Shift
+from kagzi.sdk.worker import Worker
+
+
+class Hand(Worker):
+    """One worker of an environment; it sets `stirred` when it takes a run."""
+
+    def __init__(self, target: str, stirred: asyncio.Event, **options: Any) -> None:
+        # Whatever a body does when its test is over, nobody waits for it.
+        super().__init__(target, drain_timeout=0, **options)
+        self._stirred = stirred
+        self._execute = self._take
+
+    def _begin(self) -> Shift:
+        shift = super()._begin()
+        shift.in_place_us = 0
+        return shift
+
+    def _take(self, delivery: Delivery, definition: Workflow[Any, Any], shift: Shift) -> Execution:
+        self._stirred.set()
+        return Execution(delivery, definition, shift)
+
+    @property
+    def workflows(self) -> Collection[str]:
+        """The names of what it runs."""
+        return self._post.workflows
+
+    @property
+    def holds(self) -> bool:
+        """Whether it has a run in its hands."""
+        return self._shift is not None and len(self._shift.leases) > 0
+
+    async def idle(self) -> None:
+        """Waits until it holds nothing."""
+        if self._shift is not None:
+            await self._shift.idle()
+
+    def bodies(self) -> list[str]:
+        """The step bodies that run, for people."""
+        leases = self._shift.leases.all() if self._shift is not None else []
+        return [
+            f"{step.step_id!r} of run {run.run_id} ({run.workflow_type})"
+            for run in (lease.execution for lease in leases)
+            if isinstance(run, Execution)
+            for step in run.agenda.open.values()
+            if step.state is State.RUNNING
+        ]
+
+
+def crew(
+    target: str,
+    stirred: asyncio.Event,
+    *,
+    workflows: Iterable[Workflow[Any, Any]],
+    automations: Iterable[object],
+    concurrency: int,
+    namespace: str,
+    codecs: Sequence[Codec],
+) -> list[Hand]:
+    """A worker for each queue that one of the workflows is declared for, and one for those that name none."""
+    by_queue: defaultdict[str, list[Workflow[Any, Any]]] = defaultdict(list)
+    for workflow in workflows:
+        by_queue[getattr(workflow, "queue", None) or DEFAULT_QUEUE].append(workflow)
+    automations = tuple(automations)
+    if automations:
+        by_queue.setdefault(DEFAULT_QUEUE, [])
+    return [
+        Hand(
+            target,
+            stirred,
+            workflows=served,
+            automations=automations if name == DEFAULT_QUEUE else (),
+            queue=name,
+            concurrency=concurrency,
+            namespace=namespace,
+            codecs=codecs,
+        )
+        for name, served in by_queue.items()
+    ]

@@ -1,0 +1,334 @@
+"""The reply to an operation or a call is lost after it took effect. It is sent again, to the same server or to another,
+takes effect once, and the run ends as if nothing had happened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+from kagzi import Client, Context, Handle, Retry, StepFailed, Worker, step, workflow
+from kagzi.errors import RunCancelled, RunFailed
+from kagzi.sdk.current import current_step
+from tests.database import Databases
+from tests.survival.load import until
+from tests.survival.relay import Relay
+from tests.survival.station import Station
+
+# How often each body ran, by run and step.
+ran: Counter[tuple[str, str]] = Counter()
+
+
+def note() -> None:
+    current = current_step.get()
+    assert current is not None
+    ran[current.run_id, current.step_id] += 1
+
+
+@step
+async def plain(word: str) -> str:
+    note()
+    return word
+
+
+@step
+async def slow(word: str) -> str:
+    # Long enough for the record that it began to leave before its result.
+    note()
+    await asyncio.sleep(0.25)
+    return word
+
+
+@step(retry=Retry(max_attempts=2, initial="10ms"))
+async def doomed() -> str:
+    note()
+    raise ValueError("never")
+
+
+@step
+async def endless() -> str:
+    note()
+    current = current_step.get()
+    assert current is not None
+    if ran[current.run_id, current.step_id] == 1:
+        await asyncio.Event().wait()
+    return "ended"
+
+
+@workflow
+async def echo(ctx: Context, word: str) -> str:
+    return await ctx.step("plain", plain, word)
+
+
+@workflow
+async def everything(ctx: Context, hops: int) -> list[str]:
+    """Every kind of operation but Fail and Release."""
+    if hops:
+        await ctx.step("hop", plain, "hop")
+        ctx.continue_as_new(hops - 1)
+    await ctx.set_state({"phase": "begun"})
+    body, early = await asyncio.gather(ctx.step("slow", slow, "slow"), ctx.receive("early", str))
+    failure = ""
+    try:
+        await ctx.step("doomed", doomed)
+    except StepFailed as error:
+        failure = error.message
+    await ctx.sleep("nap", "20ms")
+    late = await ctx.receive("late", str)
+    child = await ctx.run_child("child", echo, "child")
+    return [body, early or "", failure, late or "", child]
+
+
+@workflow
+async def failing(ctx: Context) -> None:
+    await ctx.step("plain", plain, "word")
+    raise LookupError("the workflow fails")
+
+
+@workflow
+async def lasting(ctx: Context) -> str:
+    return await ctx.step("endless", endless)
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two servers on one database."""
+
+    url: str
+    servers: tuple[Station, Station]
+
+    async def fetch(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        connection = await asyncpg.connect(self.url)
+        try:
+            return [tuple(row) for row in await connection.fetch(query, *values)]
+        finally:
+            await connection.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """The way to the servers of one test, and the queue of its own."""
+
+    pair: Pair
+    first: Relay
+    second: Relay | None
+    queue: str
+
+    @property
+    def target(self) -> str:
+        return ",".join(relay.address for relay in (self.first, self.second) if relay is not None)
+
+    @property
+    def passed(self) -> list[str]:
+        return self.first.passed + (self.second.passed if self.second is not None else [])
+
+    def worker(self, **options: Any) -> Worker:
+        return Worker(self.target, workflows=[everything, echo, failing, lasting], queue=self.queue, **options)
+
+    async def once(self, run_id: str) -> None:
+        """Every step of the run and of its descendants is on record once, and its body ran once."""
+        rows = await self.pair.fetch(
+            "select s.run_id::text, s.step_id, count(*), array_agg(distinct s.status) from kagzi.step_runs s "
+            "join kagzi.workflow_runs r using (namespace, run_id) where r.task_queue = $1 and s.kind = 'FUNCTION' "
+            "group by 1, 2",
+            self.queue,
+        )
+        assert {(run, name): ran[run, name] for run, name, _, _ in rows} == {
+            (run, name): 2 if name == "doomed" else 1 for run, name, _, _ in rows
+        }
+        for _, name, count, statuses in rows:
+            assert (count, statuses) == ((2, ["FAILED"]) if name == "doomed" else (1, ["COMPLETED"]))
+
+    async def runs(self) -> dict[tuple[str, str], int]:
+        """How many runs there are of each type and status."""
+        rows = await self.pair.fetch(
+            "select workflow_type, status, count(*) from kagzi.workflow_runs where task_queue = $1 group by 1, 2",
+            self.queue,
+        )
+        return {(name, status): count for name, status, count in rows}
+
+
+@pytest.fixture(scope="module")
+def pair(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    url = databases.create()
+    directory: Path = tmp_path_factory.mktemp("pair")
+    with Station(url, directory / "first") as first, Station(url, directory / "second") as second:
+        yield Pair(url, (first, second))
+    databases.drop(url)
+
+
+@pytest.fixture(params=[1, 2], ids=["the same server", "another server"])
+async def way(request: pytest.FixtureRequest, pair: Pair) -> AsyncIterator[Way]:
+    async with AsyncExitStack() as stack:
+        first = await stack.enter_async_context(Relay(pair.servers[0].address))
+        second = None
+        if request.param == 2:
+            second = await stack.enter_async_context(Relay(pair.servers[1].address))
+        yield Way(pair, first, second, f"lost-{secrets.token_hex(6)}")
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "step_started",
+        "step_completed",
+        "step_failed",
+        "wait",
+        "suspend",
+        "set_state",
+        "start_child",
+        "complete",
+        "continue_as_new",
+    ],
+)
+async def test_an_operation_whose_reply_is_lost_takes_effect_once(way: Way, kind: str) -> None:
+    way.first.lose(kind)
+    async with way.worker(), Client(way.pair.servers[0].address) as client:
+        handle = await client.start(everything, 1, queue=way.queue)
+        await until(lambda: "wait" in way.passed)
+        await handle.signal("early", "early")
+        await until(lambda: "suspend" in way.passed)
+        await handle.signal("late", "late")
+        assert await handle.result(timeout=20) == ["slow", "early", "never", "late", "child"]
+        last = client.handle(*await _column(way, "select continued_as::text from kagzi.workflow_runs", handle))
+        assert await last.state() == {"phase": "begun"}
+    assert way.first.lost.is_set()
+    assert way.second is None or way.second.passed, "what was not answered goes to the other server"
+    await way.once(handle.run_id)
+    assert await way.runs() == {("everything", "COMPLETED"): 2, ("echo", "COMPLETED"): 1}
+
+
+async def test_the_end_of_a_failing_run_whose_reply_is_lost_takes_effect_once(way: Way) -> None:
+    way.first.lose("fail")
+    async with way.worker(), Client(way.pair.servers[0].address) as client:
+        handle = await client.start(failing, queue=way.queue)
+        with pytest.raises(RunFailed, match="the workflow fails"):
+            await handle.result(timeout=20)
+        # The worker is free again when it has heard of the end.
+        assert await client.execute(echo, "next", queue=way.queue) == "next"
+    assert way.first.lost.is_set()
+    await way.once(handle.run_id)
+    assert await way.runs() == {("failing", "FAILED"): 1, ("echo", "COMPLETED"): 1}
+
+
+async def test_a_release_whose_reply_is_lost_takes_effect_once(way: Way) -> None:
+    async with Client(way.pair.servers[0].address) as client:
+        async with way.worker(drain_timeout=0):
+            handle = await client.start(lasting, queue=way.queue)
+            await until(lambda: ran[handle.run_id, "endless"] == 1)
+            way.first.lose("release")
+        assert way.first.lost.is_set()
+        assert await _column(way, "select status from kagzi.workflow_runs", handle) == ["PENDING"]
+        async with way.worker():
+            assert await handle.result(timeout=20) == "ended"
+    assert ran[handle.run_id, "endless"] == 2, "a drained attempt is followed by another"
+    assert await _column(way, "select crashes from kagzi.workflow_runs", handle) == [0]
+
+
+async def _column(way: Way, query: str, handle: Handle[Any]) -> list[Any]:
+    return [row[0] for row in await way.pair.fetch(f"{query} where run_id = $1", handle.run_id)]
+
+
+Call = Callable[[Client, Way], Awaitable[None]]
+
+
+async def _start(client: Client, way: Way) -> None:
+    handles = await asyncio.gather(*(client.start(echo, str(number), queue=way.queue) for number in range(3)))
+    assert not any(handle.already_exists for handle in handles)
+    assert await way.runs() == {("echo", "PENDING"): 3}
+
+
+async def _start_with_id(client: Client, way: Way) -> None:
+    handle = await client.start(echo, "one", queue=way.queue, id=way.queue, on_conflict="reject")
+    assert not handle.already_exists
+    assert await way.runs() == {("echo", "PENDING"): 1}
+
+
+async def _replace(client: Client, way: Way) -> None:
+    async with Client(way.pair.servers[1].address) as direct:
+        await direct.start(echo, "old", queue=way.queue, id=way.queue)
+    await client.start(echo, "new", queue=way.queue, id=way.queue, on_conflict="replace")
+    assert await way.runs() == {("echo", "CANCELLED"): 1, ("echo", "PENDING"): 1}
+
+
+async def _signal(client: Client, way: Way) -> None:
+    handle = await client.start(everything, 0, queue=way.queue)
+    await handle.signal("early", "once")
+    count = "select count(*) from kagzi.signals"
+    assert await _column(way, count, handle) == [1]
+
+
+async def _cancel(client: Client, way: Way) -> None:
+    handle = await client.start(echo, "one", queue=way.queue)
+    assert await handle.cancel("enough") == "CANCELLED"
+    assert await way.runs() == {("echo", "CANCELLED"): 1}
+
+
+async def _cancel_running(client: Client, way: Way) -> None:
+    async with Worker(way.pair.servers[0].address, workflows=[lasting], queue=way.queue):
+        handle = await client.start(lasting, queue=way.queue)
+        await until(lambda: ran[handle.run_id, "endless"] == 1)
+        assert await handle.cancel("enough") in ("RUNNING", "CANCELLED")
+        with pytest.raises(RunCancelled):
+            await handle.result(timeout=20)
+    cancels = "select count(*) from kagzi.step_runs where run_id = $1 and kind = 'CANCEL'"
+    assert await way.pair.fetch(cancels, handle.run_id) == [(1,)]
+    assert ran[handle.run_id, "endless"] == 1
+
+
+async def _terminate(client: Client, way: Way) -> None:
+    handle = await client.start(echo, "one", queue=way.queue)
+    assert await handle.terminate("enough") == "CANCELLED"
+    assert await way.runs() == {("echo", "CANCELLED"): 1}
+
+
+async def _retry(client: Client, way: Way) -> None:
+    handle = await client.start(echo, "one", queue=way.queue)
+    await handle.cancel()
+    again = await handle.retry()
+    assert await way.runs() == {("echo", "CANCELLED"): 1, ("echo", "PENDING"): 1}
+    assert await _column(way, "select retried_from::text from kagzi.workflow_runs", again) == [handle.run_id]
+
+
+async def _fork(client: Client, way: Way) -> None:
+    async with Worker(way.pair.servers[0].address, workflows=[everything, echo], queue=way.queue):
+        handle = await client.start(echo, "one", queue=way.queue)
+        await handle.result(timeout=20)
+        other = await handle.fork("plain", input="two")
+        assert await other.result(timeout=20) == "two"
+    assert await way.runs() == {("echo", "COMPLETED"): 2}
+
+
+@pytest.mark.parametrize(
+    ("method", "call"),
+    [
+        pytest.param("StartWorkflows", _start, id="start"),
+        pytest.param("StartWorkflows", _start_with_id, id="start with an id that may not be taken"),
+        pytest.param("StartWorkflows", _replace, id="start in place of another"),
+        pytest.param("SignalWorkflow", _signal, id="signal"),
+        pytest.param("CancelWorkflow", _cancel, id="cancel"),
+        pytest.param("CancelWorkflow", _cancel_running, id="cancel of a running one"),
+        pytest.param("TerminateWorkflow", _terminate, id="terminate"),
+        pytest.param("RetryWorkflow", _retry, id="retry"),
+        pytest.param("ForkWorkflow", _fork, id="fork"),
+    ],
+)
+async def test_a_call_whose_reply_is_lost_is_made_again_and_takes_effect_once(
+    way: Way, method: str, call: Call
+) -> None:
+    way.first.lose(method)
+    async with Client(way.target) as client:
+        await call(client, way)
+    assert way.first.lost.is_set()
+    asked_again = way.second if way.second is not None else way.first
+    assert method in asked_again.passed
+    assert way.passed.count(method) == 2
