@@ -31,8 +31,9 @@ _OPTIONS = (
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", 50),
 )
-# Nothing was done, or it is not known whether it was: the same request may be sent again.
-PASSING = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED})
+# Nothing was done, or it is not known whether it was: the same request may be sent again. gRPC itself answers CANCELLED
+# to a call that reached a stopping server and not its code.
+PASSING = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.CANCELLED})
 
 
 class Contract:

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from kagzi.protocol.v1 import namespace_pb2 as ns
 from kagzi.protocol.v1 import worker_pb2 as pb
 from kagzi.protocol.v1 import workflow_pb2 as wf
 from kagzi.protocol.v1.common_pb2 import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, SLEEPING, Failure
+from tests.conformance.contract import eventually
 from tests.conformance.execution import Run, StepFailed, decoded, new_id
 from tests.conformance.place import Place, held
 
@@ -182,10 +184,24 @@ async def test_a_parent_may_wait_for_a_run_that_somebody_else_started(place: Pla
         assert await place.result(run_id) == 42
 
 
-async def test_a_child_whose_parent_is_gone_can_still_end(place: Place) -> None:
-    worker = await place.hand()
-    task = await worker.take(await place.start())
-    started = await _start_child(place, task, start_only=True)
+async def test_a_child_can_end_after_retention_removed_its_parent(quiet: Place) -> None:
+    room = Place(quiet.contract, quiet.queue)
+    kept = ns.Retention(completed_ms=1)
+    await room.contract.namespaces.CreateNamespace(ns.CreateNamespaceRequest(name=room.namespace, retention=kept))
+    worker = await room.hand()
+    task = await worker.take(await room.start())
+    body = pb.StartChild(step_id="s", attempt_id=new_id(), child=room.request(run_id=new_id()), start_only=True)
+    await room.contract.workers.StartChild(
+        pb.StartChildRequest(namespace=room.namespace, run=held(task), start_child=body)
+    )
     await worker.complete(held(task))
-    child = await worker.take(started.child_run_id)
-    assert await worker.complete(held(child)) == COMPLETED
+
+    async def removed() -> bool:
+        request = wf.ListWorkflowsRequest(namespace=room.namespace, statuses=[COMPLETED])
+        return not (await room.contract.workflows.ListWorkflows(request)).runs
+
+    # Removal is never urgent: a minute with the settings a server has by itself.
+    await eventually(removed, within=180)
+    other = await room.hand()
+    child = await other.take(body.child.run_id)
+    assert await other.complete(held(child)) == COMPLETED

@@ -202,6 +202,28 @@ async def test_two_polls_never_get_the_same_run(place: Place) -> None:
     assert await workers[0].poll(wait_ms=0) is None
 
 
+async def test_a_worker_gets_one_run_at_a_time_of_those_that_took_workers_down(hasty: Place) -> None:
+    run_ids = [await hasty.start() for _ in range(2)]
+
+    async def due() -> bool:
+        now = (await hasty.contract.admin.GetServerInfo(ad.GetServerInfoRequest())).database_now.ToMicroseconds()
+        return all([(await hasty.get(run_id)).available_at.ToMicroseconds() < now for run_id in run_ids])
+
+    for _ in range(2):
+        silent = await hasty.hand()
+        tasks = [await silent.take() for _ in run_ids]
+        if tasks[0].lease_until_us - tasks[0].now_us > 5_000_000:
+            pytest.skip("two leases of this server take too long")
+        await eventually(due)
+    worker, other = await hasty.hand(), await hasty.hand()
+    first = await worker.take()
+    assert await worker.poll(wait_ms=0) is None, "it may take down the worker that has it"
+    second = await other.take()
+    assert {first.run_id, second.run_id} == set(run_ids)
+    assert await worker.complete(held(first)) == COMPLETED
+    assert await other.complete(held(second)) == COMPLETED
+
+
 async def test_a_run_that_keeps_losing_its_lease_is_set_aside_as_poisoned(hasty: Place) -> None:
     task = await (await hasty.hand()).take(await hasty.start())
     lease = (task.lease_until_us - task.now_us) / 1_000_000

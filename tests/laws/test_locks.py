@@ -53,9 +53,7 @@ async def test_a_deadlock_is_retried_inside_the_store(world: World) -> None:
 
         return work
 
-    await asyncio.gather(
-        world.database.transact(lock(first, second)), world.database.transact(lock(second, first))
-    )
+    await asyncio.gather(world.database.transact(lock(first, second)), world.database.transact(lock(second, first)))
     assert tries >= 3, "nobody was in anybody's way"
     for run_id in (first, second):
         assert (await world.row(run_id))["attempts"] == 2

@@ -126,7 +126,9 @@ def _make(wish: Wish, ids: Callable[..., str]) -> Operation:  # noqa: C901, PLR0
         case "start_step":
             operation = operations.start_step(run, step, place, **attempt)
         case "await_signal":
-            operation = operations.await_signal(run, f"n{wish.number}", place, attempt_id=ids("wait", wish.run, wish.number))
+            operation = operations.await_signal(
+                run, f"n{wish.number}", place, attempt_id=ids("wait", wish.run, wish.number)
+            )
         case "timer":
             operation = operations.timer(run, step, place)
             operation.body.attempt_id = ids("timer", wish.run, wish.step)
@@ -257,9 +259,7 @@ def _told(operation: Operation) -> Any:
 )
 @given(wishes=st.lists(WISHES, min_size=2, max_size=12))
 async def test_a_batch_does_what_its_operations_do_one_by_one(world: World, wishes: list[Wish]) -> None:
-    await world.connection.execute(
-        "insert into kagzi.namespaces (namespace) values ($1) on conflict do nothing", TWIN
-    )
+    await world.connection.execute("insert into kagzi.namespaces (namespace) values ($1) on conflict do nothing", TWIN)
     ids = Ids()
     await _begin(world, NAMESPACE, ids)
     await _begin(world, TWIN, ids)

@@ -74,7 +74,9 @@ async def test_of_two_endings_in_one_batch_the_first_one_wins(world: World, firs
     else:
         assert isinstance(loser.answer, ErrorDetail)
     if first == "COMPLETED":
-        output = await world.connection.fetchval("select output from kagzi.workflow_payloads where run_id = $1", run.run_id)
+        output = await world.connection.fetchval(
+            "select output from kagzi.workflow_payloads where run_id = $1", run.run_id
+        )
         assert output == winner.body.output.data
 
 

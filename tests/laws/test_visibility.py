@@ -45,9 +45,7 @@ async def test_a_claim_sets_the_lease_whatever_stood_there(world: World) -> None
 
 async def _beat(world: World, *held: Run) -> workers.Renewal:
     pairs = [(run.run_id, run.token) for run in held]
-    return await world.database.transact(
-        lambda c: workers.renew(c, NAMESPACE, pairs, lease_ms=int(LEASE_S * 1_000))
-    )
+    return await world.database.transact(lambda c: workers.renew(c, NAMESPACE, pairs, lease_ms=int(LEASE_S * 1_000)))
 
 
 async def test_any_number_of_heartbeats_gives_one_lease(world: World) -> None:

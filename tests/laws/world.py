@@ -78,9 +78,7 @@ class World:
                 connection: Connection, slots: Sequence[Slot] = slots, suspects: bool = suspects
             ) -> list[Delivery]:
                 given = {"expired_too": True, **options}
-                claimed = await claims.claim(
-                    connection, SERVED, slots, LEASE, Outcome(), suspects=suspects, **given
-                )
+                claimed = await claims.claim(connection, SERVED, slots, LEASE, Outcome(), suspects=suspects, **given)
                 return [one.delivery for one in claimed]
 
             if slots:

@@ -25,6 +25,15 @@ from kagzi.server.settings import Settings
 Play = Callable[[pb.Delivery], list[tuple[str, Message]]]
 
 
+async def until(condition: Callable[[], bool], within: float = 10.0) -> None:
+    """Returns when the condition holds."""
+    async with asyncio.timeout(within):
+        while True:
+            if condition():
+                return
+            await asyncio.sleep(0.002)
+
+
 def new_id() -> str:
     return str(uuid_utils.uuid7())
 
@@ -170,4 +179,5 @@ async def working(address: str, *held: str, **plays: Play) -> AsyncIterator[Hand
 
 def echo(delivery: pb.Delivery) -> list[tuple[str, Message]]:
     """Returns its input."""
-    return [("complete", pb.Complete(output=delivery.input, operation_id=new_id()))]
+    given = delivery.input if delivery.HasField("input") else None
+    return [("complete", pb.Complete(output=given, operation_id=new_id()))]

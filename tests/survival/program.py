@@ -115,6 +115,18 @@ async def stumble() -> str:
     raise ValueError("not yet")
 
 
+@step(effect=True)
+async def pay() -> str:
+    note("begin")
+    return _effect("paid")
+
+
+@workflow
+async def paying(ctx: Context) -> str:
+    """An effect whose outcome nobody but a person can tell."""
+    return await ctx.step("pay", pay)
+
+
 @workflow
 async def held(ctx: Context, seconds: float) -> list[str]:
     """Three steps in a row, the second of which takes its time."""

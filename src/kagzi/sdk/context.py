@@ -6,35 +6,27 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 import logging
 import random as standard_random
-import sys
 import uuid as standard_uuid
 from collections.abc import Awaitable, Callable, Coroutine
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, ParamSpec, TypeVar, overload
+from types import CodeType
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, ParamSpec, TypeVar, Unpack, overload
 
-from kagzi.protocol.v1.common_pb2 import (
-    CHILD_WORKFLOW,
-    FUNCTION,
-    SIGNAL,
-    SLEEP,
-    STEP_FAILED,
-    Payload,
-    RetryPolicy,
-)
+from kagzi.protocol.v1.common_pb2 import CHILD_WORKFLOW, FUNCTION, SIGNAL, SLEEP, STEP_FAILED, Payload
 from kagzi.protocol.v1.worker_pb2 import StartChild
-from kagzi.sdk import duration
-from kagzi.sdk.children import ChildHandle, child_request
+from kagzi.sdk.children import ChildHandle, ChildOptions, child_request
 from kagzi.sdk.definition import Step, Workflow, as_step, result_of
 from kagzi.sdk.duration import Duration
 from kagzi.sdk.endings import ContinueAsNew
-from kagzi.sdk.errors import ConfigError, PayloadError
+from kagzi.sdk.errors import ConfigError
 from kagzi.sdk.history import OWN, Request
 from kagzi.sdk.pending import Pending
-from kagzi.sdk.retry import Retry
-from kagzi.sdk.values import input_hash
+from kagzi.sdk.request import retry_policy
+from kagzi.sdk.source import caller
+from kagzi.sdk.values import input_hash, state_text
+from kagzi.sdk.waits import bounded_ms
 
 if TYPE_CHECKING:
     from kagzi.sdk.execution import Execution
@@ -54,7 +46,9 @@ class Selected(NamedTuple):
 
 
 class Context:
-    """One run, for the code that is that run."""
+    """One run, for the code that is that run. The methods that wait are plain functions that make coroutines: they note
+    the line they are called from, also when the coroutine then runs as a task.
+    """
 
     __slots__ = ("_run",)
 
@@ -91,119 +85,140 @@ class Context:
     @property
     def logger(self) -> logging.LoggerAdapter[logging.Logger]:
         """Silent while the code repeats what it did before."""
-        return _RunLogger(logging.getLogger(f"kagzi.workflow.{self.workflow_type}"), self._run)
+        return self._run.logger
 
     @overload
-    async def step(self, name: str, function: Step[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    def step(self, name: str, function: Step[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]: ...
 
     @overload
-    async def step(
+    def step(
         self, name: str, function: Callable[P, Coroutine[Any, Any, R]], /, *args: P.args, **kwargs: P.kwargs
-    ) -> R: ...
+    ) -> Coroutine[Any, Any, R]: ...
 
     @overload
-    async def step(self, name: str, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    def step(
+        self, name: str, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[Any, Any, R]: ...
 
-    async def step(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    def step(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
         """Runs a function once and keeps its result. Raises StepFailed when it has used up its tries."""
+        return self._step(*caller(), name, as_step(function), args, kwargs)
+
+    async def _step(
+        self,
+        code: CodeType,
+        line: int,
+        name: str,
+        step: Step[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
         run = self._run
-        declared = as_step(function)
-        request = run.ledger.request(_name(name), FUNCTION, _where())
-        retry = declared.retry or run.definition.step_retry
+        request = run.ledger.request(_name(name), FUNCTION, code, line)
+        retry = step.retry or run.definition.step_retry
         pending = Pending(
             request,
             run.loop.create_future(),
-            lambda output: run.values.decode(output, result_of(declared.function), "step"),
-            step=declared,
+            lambda output: run.values.decode(output, result_of(step.function), "step"),
+            step=step,
             arguments=args,
             keywords=kwargs,
-            retry=None if retry is None else _policy(retry),
+            retry=None if retry is None else retry_policy(retry),
             input_hash=input_hash(run.delivery.seed, args, kwargs),
         )
-        _compare_input(run, request, pending.input_hash)
-        return await run.request(pending)
+        if request.record is not None:
+            _compare_input(run, request, pending.input_hash)
+        return await run.result(pending)
 
-    async def sleep(self, name: str, delay: Duration) -> None:
-        """Waits for a time of any length; its end is fixed when it is first reached."""
-        milliseconds = duration.milliseconds(delay)
-        request = self._run.ledger.request(_name(name), SLEEP, _where())
-        await self._wait(Pending(request, self._run.loop.create_future(), _nothing, duration_ms=milliseconds))
+    def sleep(self, name: str, delay: Duration) -> Coroutine[Any, Any, None]:
+        """Waits for a time of any length up to ten years; its end is fixed when it is first reached."""
+        return self._sleep(*caller(), name, bounded_ms(delay), None)
 
-    async def sleep_until(self, name: str, moment: datetime) -> None:
+    def sleep_until(self, name: str, moment: datetime) -> Coroutine[Any, Any, None]:
         """Waits until a moment; one in the past is over at once."""
         if not isinstance(moment, datetime) or moment.tzinfo is None:
             raise ConfigError(f"sleep_until({name!r}, …) needs a datetime with a time zone, got {moment!r}")
-        request = self._run.ledger.request(_name(name), SLEEP, _where())
-        due_us = (moment - _EPOCH) // timedelta(microseconds=1)
-        await self._wait(Pending(request, self._run.loop.create_future(), _nothing, due_us=max(0, due_us)))
+        if moment >= _LATEST:
+            raise ConfigError(f"sleep_until({name!r}, …) cannot wait beyond the year 2199, got {moment!r}")
+        due_us = max(0, (moment - _EPOCH) // timedelta(microseconds=1))
+        return self._sleep(*caller(), name, None, due_us)
+
+    async def _sleep(self, code: CodeType, line: int, name: str, duration_ms: int | None, due_us: int | None) -> None:
+        request = self._run.ledger.request(_name(name), SLEEP, code, line)
+        future = self._run.loop.create_future()
+        await self._run.result(Pending(request, future, _nothing, duration_ms=duration_ms, due_us=due_us))
 
     @overload
-    async def receive(self, name: str, type: type[T], /, *, timeout: Duration | None = None) -> T | None: ...
+    def receive(
+        self, name: str, type: type[T], /, *, timeout: Duration | None = None
+    ) -> Coroutine[Any, Any, T | None]: ...
 
     @overload
-    async def receive(self, name: str, type: None = None, /, *, timeout: Duration | None = None) -> Any: ...
+    def receive(
+        self, name: str, type: None = None, /, *, timeout: Duration | None = None
+    ) -> Coroutine[Any, Any, Any]: ...
 
-    async def receive(self, name: str, type: Any = None, /, *, timeout: Duration | None = None) -> Any:
+    def receive(self, name: str, type: Any = None, /, *, timeout: Duration | None = None) -> Coroutine[Any, Any, Any]:
         """The next signal of a name, whether it was sent before or comes later; None when `timeout` is over."""
+        return self._receive(*caller(), name, type, None if timeout is None else bounded_ms(timeout))
+
+    async def _receive(self, code: CodeType, line: int, name: str, type: Any, timeout_ms: int | None) -> Any:
         run = self._run
-        request = run.ledger.request(_name(name), SIGNAL, _where())
         pending = Pending(
-            request,
+            run.ledger.request(_name(name), SIGNAL, code, line),
             run.loop.create_future(),
             lambda output: run.values.decode(output, type, "signal"),
             target=name,
-            duration_ms=None if timeout is None else duration.milliseconds(timeout),
+            duration_ms=timeout_ms,
         )
-        return await self._wait(pending)
+        return await run.result(pending)
 
     @overload
-    async def run_child(self, name: str, workflow: Workflow[None, O], /, **options: Any) -> O: ...
+    def run_child(
+        self, name: str, workflow: Workflow[None, O], /, **options: Unpack[ChildOptions]
+    ) -> Coroutine[Any, Any, O]: ...
 
     @overload
-    async def run_child(self, name: str, workflow: Workflow[I, O], input: I, /, **options: Any) -> O: ...
+    def run_child(
+        self, name: str, workflow: Workflow[I, O], input: I, /, **options: Unpack[ChildOptions]
+    ) -> Coroutine[Any, Any, O]: ...
 
     @overload
-    async def run_child(self, name: str, workflow: str, input: Any = None, /, **options: Any) -> Any: ...
+    def run_child(
+        self, name: str, workflow: str, input: Any = None, /, **options: Unpack[ChildOptions]
+    ) -> Coroutine[Any, Any, Any]: ...
 
-    async def run_child(self, name: str, workflow: Any, input: Any = None, /, **options: Any) -> Any:
+    def run_child(
+        self, name: str, workflow: Any, input: Any = None, /, **options: Unpack[ChildOptions]
+    ) -> Coroutine[Any, Any, Any]:
         """Starts another run and waits for its result. Raises RunFailed or RunCancelled."""
-        return await self._wait(self._child(name, workflow, input, start_only=False, options=options))
+        return self._run_child(*caller(), name, workflow, input, options)
 
-    async def start_child(
-        self, name: str, workflow: Workflow[Any, O] | str, input: Any = None, /, **options: Any
-    ) -> ChildHandle[O]:
-        """Starts another run and goes on; its handle can be waited for later."""
-        pending = self._child(name, workflow, input, start_only=True, options=options)
-        run_id = await self._wait(pending)
-        return ChildHandle(self, name, run_id, workflow)
-
-    def _child(self, name: str, workflow: Any, input: Any, *, start_only: bool, options: dict[str, Any]) -> Pending:
+    async def _run_child(
+        self, code: CodeType, line: int, name: str, workflow: Any, input: Any, options: ChildOptions
+    ) -> Any:
         run = self._run
         child, output = child_request(run, workflow, input, options)
-        request = run.ledger.request(_name(name), CHILD_WORKFLOW, _where(3))
-        message = StartChild(step_id=request.step_id, position=request.position, child=child, start_only=start_only)
-        pending = Pending(request, run.loop.create_future(), _nothing, start_child=message)
-        if request.record is not None:
-            pending.child_run_id = request.record.child_run_id
-        if start_only:
-            pending.decode = lambda _: pending.child_run_id
-        else:
-            pending.decode = lambda given: run.values.decode(given, output, "output", child.workflow_type)
-        return pending
+        request = run.ledger.request(_name(name), CHILD_WORKFLOW, code, line)
+        pending = _child(run, request, StartChild(child=child))
+        pending.decode = lambda given: run.values.decode(given, output, "output", child.workflow_type)
+        return await run.result(pending)
 
-    async def wait_child(self, handle: ChildHandle[O]) -> O:
-        """The result of a child that was started before."""
+    def start_child(
+        self, name: str, workflow: Workflow[Any, O] | str, input: Any = None, /, **options: Unpack[ChildOptions]
+    ) -> Coroutine[Any, Any, ChildHandle[O]]:
+        """Starts another run and goes on; its handle can be waited for later."""
+        return self._start_child(*caller(), name, workflow, input, options)
+
+    async def _start_child(
+        self, code: CodeType, line: int, name: str, workflow: Any, input: Any, options: ChildOptions
+    ) -> ChildHandle[Any]:
         run = self._run
-        request = run.ledger.request(f"{handle.name}.result", CHILD_WORKFLOW, _where())
-        pending = Pending(
-            request,
-            run.loop.create_future(),
-            lambda given: run.values.decode(given, handle.output, "output", handle.workflow_type),
-            child_run_id=handle.run_id,
-            target=handle.workflow_type,
-        )
-        result: O = await self._wait(pending)
-        return result
+        child, _ = child_request(run, workflow, input, options)
+        request = run.ledger.request(_name(name), CHILD_WORKFLOW, code, line)
+        pending = _child(run, request, StartChild(child=child, start_only=True))
+        pending.decode = lambda _: pending.child_run_id
+        return ChildHandle(run, name, await run.result(pending), workflow)
 
     async def select(self, *waits: Awaitable[Any], **named: Awaitable[Any]) -> Selected:
         """The first of several waits; the others are dropped, and stay dropped in replay."""
@@ -214,17 +229,17 @@ class Context:
             )
         tasks = {which: asyncio.ensure_future(wait) for which, wait in entries}
         try:
-            await asyncio.wait(tasks.values(), return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(tasks.values(), return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in tasks.values():
                 task.cancel()
             await asyncio.gather(*tasks.values(), return_exceptions=True)
-        which = next(which for which, task in tasks.items() if not task.cancelled())
+        which = next(which for which, task in tasks.items() if task in done)
         return Selected(which, tasks[which].result())
 
     def now(self) -> datetime:
         """The time, on the database's clock, as it was when the code first asked."""
-        return datetime.fromtimestamp(self._run.readings.read_clock() / 1_000_000, UTC)
+        return _EPOCH + timedelta(microseconds=self._run.readings.read_clock())
 
     def uuid(self) -> standard_uuid.UUID:
         """A random UUID that is the same in every replay."""
@@ -241,11 +256,7 @@ class Context:
 
     async def set_state(self, document: Any) -> None:
         """Publishes a small JSON document that clients read with `handle.state()`."""
-        try:
-            text = json.dumps(document, allow_nan=False, separators=(",", ":"))
-        except (TypeError, ValueError) as error:
-            raise PayloadError(f"The state of a run is a JSON document: {error}.") from error
-        self._run.readings.set_state(text)
+        self._run.readings.set_state(state_text(document))
 
     def patched(self, id: str) -> bool:
         """Whether new code may take its new path: true unless the run passed here before it was there."""
@@ -253,24 +264,14 @@ class Context:
 
     def continue_as_new(self, input: Any = None) -> NoReturn:
         """Ends this run and goes on as a new one, with an empty history."""
+        definition = self._run.definition
+        if input is not None and not definition.takes_input:
+            raise ConfigError(f"Workflow {definition.name!r} takes no input, and was given {type(input).__name__}.")
         raise ContinueAsNew(input)
-
-    async def _wait(self, pending: Pending) -> Any:
-        return await self._run.request(pending)
-
-
-class _RunLogger(logging.LoggerAdapter[logging.Logger]):
-    """Logs with the run's id, and nothing while the code repeats what it did."""
-
-    def __init__(self, logger: logging.Logger, run: Execution) -> None:
-        super().__init__(logger, {"run_id": run.run_id, "workflow": run.workflow_type})
-        self._run = run
-
-    def isEnabledFor(self, level: int) -> bool:  # noqa: N802 - logging's name
-        return not self._run.replaying and super().isEnabledFor(level)
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LATEST = datetime(2200, 1, 1, tzinfo=UTC)
 
 
 def _nothing(_: Payload | None) -> None:
@@ -287,19 +288,13 @@ def _name(name: str) -> str:
     return name
 
 
-def _where(depth: int = 2) -> str:
-    """Where in the workflow's code a step is asked for."""
-    frame = sys._getframe(depth)  # noqa: SLF001 - the documented way to a caller's line without building a traceback
-    return f"{frame.f_code.co_filename.rpartition('/')[2]}:{frame.f_lineno}"
-
-
-def _policy(retry: Retry) -> RetryPolicy:
-    return RetryPolicy(
-        maximum_attempts=retry.max_attempts,
-        initial_interval_ms=retry.initial_ms,
-        backoff_coefficient=retry.backoff,
-        maximum_interval_ms=retry.max_interval_ms,
-    )
+def _child(run: Execution, request: Request, message: StartChild) -> Pending:
+    message.step_id = request.step_id
+    message.position = request.position
+    pending = Pending(request, run.loop.create_future(), _nothing, start_child=message)
+    if request.record is not None:
+        pending.child_run_id = request.record.child_run_id
+    return pending
 
 
 def _compare_input(run: Execution, request: Request, given: int) -> None:

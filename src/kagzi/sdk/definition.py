@@ -5,15 +5,17 @@ testable.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import inspect
 import sys
 import typing
+import weakref
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 from kagzi.sdk import duration, payload
 from kagzi.sdk.duration import Duration
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from kagzi.sdk.context import Context
 
 P = ParamSpec("P")
+Q = ParamSpec("Q")
 R = TypeVar("R")
 I = TypeVar("I")  # noqa: E741 - a workflow's input, beside its output O
 O = TypeVar("O")  # noqa: E741 - a workflow's output, beside its input I
@@ -49,6 +52,19 @@ class Step(Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         return self.function(*args, **kwargs)
 
+    @overload
+    def __get__(self, instance: None, owner: type) -> Step[P, R]: ...
+
+    @overload
+    def __get__(self: Step[Concatenate[Any, Q], R], instance: object, owner: type) -> Step[Q, R]: ...
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        """As a method: the step of one object."""
+        if instance is None:
+            return self
+        bound = [_bound(reconciler, instance, owner) for reconciler in self.reconcilers]
+        return replace(self, function=_bound(self.function, instance, owner), reconcilers=bound)
+
     def with_options(self, *, retry: Retry | None = None, timeout: Duration | None = None) -> Step[P, R]:
         """The same step with other options, for one call."""
         return replace(
@@ -67,6 +83,11 @@ class Step(Generic[P, R]):
             raise ConfigError(f"step {self.name!r} has a reconciler already")
         self.reconcilers.append(function)
         return function
+
+
+def _bound(function: Callable[..., Any], instance: object, owner: type) -> Callable[..., Any]:
+    bind = getattr(function, "__get__", None)
+    return function if bind is None else bind(instance, owner)
 
 
 @overload
@@ -177,7 +198,7 @@ def workflow(
 
     def declare(function: Callable[..., Awaitable[Any]]) -> Workflow[Any, Any]:
         called = str(name or getattr(function, "__name__", ""))
-        _check_name(called, "name")
+        check_name(called, "name")
         if not inspect.iscoroutinefunction(function):
             raise ConfigError(f"workflow {called!r} must be an `async def` function that takes a Context")
         takes_input, given = _input_of(called, function)
@@ -185,9 +206,9 @@ def workflow(
         _check_annotation(called, "takes", given)
         _check_annotation(called, "returns", output)
         if queue is not None:
-            _check_name(queue, "queue")
+            check_name(queue, "queue")
         if version:
-            _check_name(version, "version")
+            check_name(version, "version")
         return Workflow(
             function,
             called,
@@ -231,21 +252,25 @@ def result_of(function: Callable[..., Any]) -> Any:
     """What a function is annotated to return; Any when it does not say, which takes plain values alone."""
     plain = getattr(function, "__func__", function)
     try:
-        return _result_of(plain)
-    except TypeError:
-        # An object that cannot be hashed.
-        return _result_of.__wrapped__(plain)
+        return _results[plain]
+    except (KeyError, TypeError):
+        found = _annotations(plain).get("return", Any)
+        # An object that cannot be hashed, or referred to weakly, is asked again each time.
+        with contextlib.suppress(TypeError):
+            _results[plain] = found
+        return found
 
 
-@functools.lru_cache(maxsize=4_096)
-def _result_of(function: Callable[..., Any]) -> Any:
-    return _annotations(function).get("return", Any)
+# Weak: a function made for one call may hold a large value.
+_results: weakref.WeakKeyDictionary[Callable[..., Any], Any] = weakref.WeakKeyDictionary()
 
 
 def _annotations(function: Callable[..., Any]) -> dict[str, Any]:
     plain = inspect.unwrap(function)
     while isinstance(plain, functools.partial):
         plain = plain.func
+    if not (inspect.isroutine(plain) or inspect.isclass(plain)):
+        plain = type(plain).__call__
     try:
         found = typing.get_type_hints(plain, include_extras=True)
     except (NameError, TypeError, AttributeError):
@@ -278,7 +303,8 @@ def _check_annotation(name: str, verb: str, annotation: Any) -> None:
             raise
 
 
-def _check_name(name: str, field_name: str) -> None:
+def check_name(name: str, field_name: str) -> None:
+    """Raises ConfigError unless it is a name that can be stored."""
     if not isinstance(name, str) or not name or len(name.encode()) > _NAME_BYTES or not name.isprintable():
         raise ConfigError(f"{field_name} must be 1 to {_NAME_BYTES} bytes of printable text, got {name!r}")
 

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kagzi.protocol.v1.common_pb2 import STEP_RUNNING, STEP_UNKNOWN, Failure
-from kagzi.sdk import attempts, bodies
+from kagzi.sdk import bodies
 from kagzi.sdk.definition import result_of
 from kagzi.sdk.errors import Absent, Applied, NotApplied, PayloadError, reconciliation
 from kagzi.sdk.pending import Completion, Pending, State
@@ -75,7 +75,7 @@ def _ask(run: Execution, pending: Pending) -> None:
         run.turn()
         return
     run.agenda.set(pending, State.RUNNING)
-    current = attempts.current(run, pending)
+    current = run.current(pending)
     pending.stop = bodies.run(
         step.reconcilers[0],
         (current.idempotency_key, *pending.arguments),

@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import uuid_utils
@@ -15,16 +14,13 @@ import uuid_utils
 from kagzi.protocol.v1 import worker_pb2 as pb
 from kagzi.protocol.v1.common_pb2 import Failure
 from kagzi.sdk.definition import Workflow
-from kagzi.sdk.errors import KagziError, PayloadError, StepFailed
+from kagzi.sdk.errors import KagziError, PayloadError, RunCancelled, RunFailed, StepFailed
 from kagzi.sdk.history import Mismatch
 from kagzi.sdk.pending import Pending
 from kagzi.sdk.values import failure_of
 
 if TYPE_CHECKING:
     from kagzi.sdk.execution import Execution
-
-# Ids of children derive from the attempt that starts them, so that a repeated attempt starts one child.
-_CHILDREN = uuid.UUID("5a0c4bb8-5f0e-4b7d-9c39-7f0f6a0a7f11")
 
 Ending = tuple[str, "pb.Complete | pb.Fail | pb.ContinueAsNew | pb.Suspend | pb.Release"]
 
@@ -44,40 +40,66 @@ class Stuck(KagziError):
 def of(root: asyncio.Task[Any], run: Execution) -> Ending:
     """The code has ended: with a result, with an error, cancelled, or to go on as another run."""
     if root.cancelled():
-        failure = Failure(type="Cancelled", message=run.waits.cancel_reason)
-        return "fail", pb.Fail(failure=failure, operation_id=_operation_id())
+        return "fail", pb.Fail(failure=_cancelled(run), operation_id=_operation_id())
     error = root.exception()
-    if isinstance(error, ContinueAsNew):
-        return _continued(error, run)
+    continued = _continues(error)
+    if continued is not None:
+        return _continued(continued, run)
     if error is not None:
-        return failed(error)
+        return failed(error, run)
     try:
         output = run.values.encode(root.result(), run.definition.output, "output")
     except PayloadError as refused:
-        return failed(refused)
+        return failed(refused, run)
     return "complete", pb.Complete(output=output, operation_id=_operation_id())
 
 
-def failed(error: BaseException) -> Ending:
-    """An error left the code."""
-    step = _left_by(error)
-    return "fail", pb.Fail(
-        failure=failure_of(error), failed_step_id=step.step if step else "", operation_id=_operation_id()
+def _cancelled(run: Execution) -> Failure:
+    if run.waits.cancelled:
+        return Failure(type="Cancelled", message=run.waits.cancel_reason or "the run was asked to cancel")
+    return Failure(
+        type="CancelledError",
+        message="the code ended with asyncio.CancelledError, although nobody asked the run to cancel",
     )
 
 
-def _left_by(error: BaseException) -> StepFailed | None:
-    """The step whose error left the workflow, also out of a group."""
-    if isinstance(error, StepFailed):
-        return error
-    if isinstance(error, BaseExceptionGroup):
-        return next(filter(None, (_left_by(inner) for inner in error.exceptions)), None)
-    return None
+def failed(error: BaseException, run: Execution) -> Ending:
+    """An error left the code."""
+    return "fail", pb.Fail(
+        failure=failure_of(error), failed_step_id=_failed_step(error, run), operation_id=_operation_id()
+    )
+
+
+def _failed_step(error: BaseException, run: Execution) -> str:
+    """The step whose error left the workflow; of several in a group the one that was asked for first."""
+    positions = {request.step_id: request.position for request in run.ledger.requests}
+    known = [step_id for step_id in _steps_behind(error) if step_id in positions]
+    return min(known, key=positions.__getitem__, default="")
+
+
+def _steps_behind(error: BaseException) -> Iterator[str]:
+    """Steps that an error stands for: its own, those in a group, or those it was raised for."""
+    if isinstance(error, StepFailed | RunFailed | RunCancelled):
+        yield getattr(error, "step", "")
+    elif isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _steps_behind(inner)
+    else:
+        reason = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+        if reason is not None:
+            yield from _steps_behind(reason)
 
 
 def undecodable(error: PayloadError) -> Ending:
     """The input is no such value: the run fails before any of its code runs."""
     return "fail", pb.Fail(failure=failure_of(error), operation_id=_operation_id())
+
+
+def _continues(error: BaseException | None) -> ContinueAsNew | None:
+    """Whether the code asked to go on as another run, also from inside a TaskGroup."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error if isinstance(error, ContinueAsNew) else None
 
 
 def _continued(ending: ContinueAsNew, run: Execution) -> Ending:
@@ -86,7 +108,7 @@ def _continued(ending: ContinueAsNew, run: Execution) -> Ending:
         try:
             message.input.CopyFrom(run.values.encode(ending.given, run.definition.input, "input"))
         except PayloadError as refused:
-            return failed(refused)
+            return failed(refused, run)
     return "continue_as_new", message
 
 
@@ -114,17 +136,12 @@ def stuck(run: Execution) -> Ending:
         f"Workflow {run.workflow_type!r} waits for something that nothing will bring: an event, a queue or a lock of "
         "asyncio that no other branch of it will set. Wait for a step, a timer, a signal or a child instead."
     )
-    return "fail", pb.Fail(failure=failure_of(error), operation_id=_operation_id())
+    return failed(error, run)
 
 
 def release() -> pb.Release:
     """The worker stops: anybody may go on."""
     return pb.Release(operation_id=_operation_id())
-
-
-def child_run_id(attempt_id: str) -> str:
-    """The id of the child that an attempt starts."""
-    return str(uuid.uuid5(_CHILDREN, attempt_id))
 
 
 def _operation_id() -> str:

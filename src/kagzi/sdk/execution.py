@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 from google.protobuf.message import Message
@@ -18,7 +19,9 @@ from kagzi.protocol.v1 import worker_pb2 as pb
 from kagzi.protocol.v1.common_pb2 import CHILD_WORKFLOW, SIGNAL, ErrorDetail
 from kagzi.sdk import abandonment, attempts, endings
 from kagzi.sdk.agenda import Agenda
+from kagzi.sdk.calls import error_from_detail
 from kagzi.sdk.context import Context
+from kagzi.sdk.current import CurrentStep
 from kagzi.sdk.definition import Workflow
 from kagzi.sdk.errors import PayloadError
 from kagzi.sdk.handover import Handover
@@ -49,7 +52,6 @@ class Execution:
         self.agenda = Agenda()
         self.readings = Readings(self)
         self.handover = Handover(self)
-        self.logger = RunLogger(self)
         self.loop = RunLoop(self.readings, on_trouble=self._trouble)
         self.over = False
         self.draining = False
@@ -67,6 +69,11 @@ class Execution:
     def replaying(self) -> bool:
         """Whether what the code does now it has done before."""
         return self.ledger.replaying or self.ledger.behind
+
+    @cached_property
+    def logger(self) -> RunLogger:
+        """Says something about the run, unless the code only repeats what it did."""
+        return RunLogger(self)
 
     def begin(self) -> None:
         """Runs the code from the top."""
@@ -180,6 +187,17 @@ class Execution:
             abandonment.waiter_gone(self, pending)
             raise
 
+    def current(self, pending: Pending) -> CurrentStep:
+        """What a body can know of the step it runs for."""
+        return CurrentStep(
+            namespace=self.host.namespace,
+            run_id=self.run_id,
+            workflow_attempt=self.delivery.attempts,
+            step_id=pending.step_id,
+            attempt_id=pending.attempt_id,
+            idempotency_key=f"{self.run_id}/{pending.step_id}",
+        )
+
     def future(self) -> asyncio.Future[Any]:
         """A future of the run's loop that its code never sees bare."""
         return asyncio.Future(loop=self.loop)
@@ -200,6 +218,10 @@ class Execution:
 
     def _refused(self, name: str, refusal: ErrorDetail) -> None:
         if self.over:
+            return
+        if refusal.code in (ErrorDetail.INVALID_ARGUMENT, ErrorDetail.LIMIT_EXCEEDED):
+            # Trying again from the history would end here again.
+            self._finish(*endings.failed(error_from_detail(refusal), self))
             return
         if refusal.code not in (ErrorDetail.LEASE_LOST, ErrorDetail.PREDECESSOR_REFUSED):
             self.logger.error("%s was refused: %s. The run is tried again from its history", name, refusal.message)

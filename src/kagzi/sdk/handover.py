@@ -125,9 +125,7 @@ class Handover:
         if not self.unacknowledged:
             self._run.turn()
 
-    def _ask(
-        self, completion: Completion, name: str, answered: Callable[[Completion, pb.Answer | None], None]
-    ) -> None:
+    def _ask(self, completion: Completion, name: str, answered: Callable[[Completion, pb.Answer | None], None]) -> None:
         """Asks the server about the first result; nothing is handed over before it has answered."""
         if self._asked:
             return

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 Request = TypeVar("Request")
 Response = TypeVar("Response")
 
+# The code of an error that no other try can mend.
+CLOSED = "CLOSED"
 # One try; longer than a server waits for its database before it says that it cannot reach it.
 TRY_SECS = 20.0
 _FIRST_PAUSE = 0.05
@@ -75,7 +77,7 @@ class Servers:
     def current(self) -> Server:
         """The server to talk to now."""
         if self._closed:
-            raise Unavailable("the client was closed")
+            raise Unavailable("the client was closed", code=CLOSED)
         target = self.targets[self._at]
         server = self._made.get(target)
         if server is None:
@@ -117,13 +119,13 @@ class Servers:
                 return await self.once(method, request)
             except Unavailable as error:
                 pause = backoff.next(error)
-                if time.monotonic() + pause > until:
+                if error.code == CLOSED or time.monotonic() + pause > until:
                     raise self.gave_up(error, patience) from None
             await asyncio.sleep(pause)
 
     def gave_up(self, error: Unavailable, patience: float) -> Unavailable:
         """What a caller is told after the last try."""
-        if error.code != "UNAVAILABLE" or self._closed:
+        if error.code != "UNAVAILABLE":
             return error
         others = f" Tried: {', '.join(self.targets)}." if len(self.targets) > 1 else ""
         return Unavailable(

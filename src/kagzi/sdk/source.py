@@ -1,4 +1,4 @@
-"""Where in the users' code something was asked for. Nothing is looked up or formatted until somebody wants to read it."""
+"""Where in the users' code something was asked for. Nothing is formatted until somebody wants to read it."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from kagzi.protocol.v1.workflow_pb2 import (
 )
 from kagzi.sdk import calls
 from kagzi.sdk.errors import ServerError, Unavailable
-from kagzi.sdk.servers import Backoff, Servers
+from kagzi.sdk.servers import CLOSED, Backoff, Servers
 
 # A call is cut here; a start that is larger travels alone.
 _MOST_STARTS = 1_000
@@ -102,9 +102,9 @@ class Starts:
         request = StartWorkflowsRequest(namespace=self._namespace, starts=[start.request for start in batch])
         try:
             response = await self._servers.once(lambda server: server.workflows.StartWorkflows, request)
-        except Unavailable as error:
-            return batch, error
         except ServerError as error:
+            if isinstance(error, Unavailable) and error.code != CLOSED:
+                return batch, error
             self._refuse(batch, error)
             return [], None
         return self._answer(batch, response)

@@ -5,16 +5,24 @@ text, and back to what the code catches. Live and replayed code get the same, be
 from __future__ import annotations
 
 import hashlib
+import json
+import re
 from typing import Any
 
 from kagzi.protocol.v1.common_pb2 import CHILD_WORKFLOW, Failure
 from kagzi.protocol.v1.common_pb2 import Payload as WirePayload
-from kagzi.sdk import payload
+from kagzi.sdk import duration, payload
 from kagzi.sdk.codec import Binding, Chain, Role
-from kagzi.sdk.errors import NonRetryable, PayloadError, RetryAfter, RunCancelled, RunFailed, StepFailed
+from kagzi.sdk.errors import PayloadError, RetryAfter, RunCancelled, RunFailed, StepFailed, retryable
 from kagzi.sdk.failure import ErrorInfo
 from kagzi.sdk.pending import Pending
-from kagzi.sdk.waits import CHILD_CANCELLED
+from kagzi.sdk.waits import CHILD_CANCELLED, LONGEST_MS
+
+# What the server stores of one value.
+MOST_BYTES = 2 * 1024 * 1024
+_STATE_BYTES = 64 * 1024
+# The escape of NUL, and not a backslash in the text before these letters.
+_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 
 class Values:
@@ -29,8 +37,13 @@ class Values:
         self._bindings: dict[str, Binding] = {}
 
     def encode(self, value: Any, annotation: Any, role: Role, workflow_type: str = "") -> WirePayload:
-        """A value as it is stored. PayloadError when it has no encoded form."""
+        """A value as it is stored. PayloadError when it has no encoded form, or is too large."""
         made = self._codecs.encode(payload.encode(value, annotation), self._binding(role, workflow_type))
+        if len(made.data) > MOST_BYTES:
+            raise PayloadError(
+                f"A value of {len(made.data)} bytes is too large for its {role}: at most {MOST_BYTES} are stored. Put "
+                "it elsewhere and pass where it is."
+            )
         return WirePayload(data=made.data, encoding="" if made.encoding == payload.JSON else made.encoding)
 
     def decode(self, stored: WirePayload | None, annotation: Any, role: Role, workflow_type: str = "") -> Any:
@@ -46,6 +59,20 @@ class Values:
         if found is None:
             found = self._bindings[key] = Binding(self._namespace, workflow_type or self._type, role)
         return found
+
+
+def state_text(document: Any) -> str:
+    """A small JSON document as text. PayloadError when it is none, or could not be stored."""
+    try:
+        text = json.dumps(document, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+        size = len(text.encode())
+    except (TypeError, ValueError, RecursionError) as error:
+        raise PayloadError(f"The state of a run is a JSON document: {error}.") from error
+    if size > _STATE_BYTES:
+        raise PayloadError(f"The state of a run is a JSON document of at most {_STATE_BYTES} bytes; this has {size}.")
+    if _NUL.search(text):
+        raise PayloadError("The state of a run holds a text with NUL, which cannot be stored.")
+    return text
 
 
 def input_hash(seed: int, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> int:
@@ -64,9 +91,9 @@ def failure_of(error: BaseException) -> Failure:
     """An error as it travels: text, whether trying again is pointless, and the delay it asks for."""
     info = ErrorInfo.from_exception(error)
     failure = Failure(type=info.type, message=info.message, traceback=info.traceback)
-    failure.non_retryable = isinstance(error, NonRetryable | PayloadError)
+    failure.non_retryable = not retryable(error)
     if isinstance(error, RetryAfter):
-        failure.retry_after_ms = int(error.delay.total_seconds() * 1_000)
+        failure.retry_after_ms = min(duration.milliseconds(error.delay), LONGEST_MS)
     return failure
 
 
@@ -75,6 +102,11 @@ def error_of(pending: Pending, failure: Failure, attempts: int) -> Exception:
     info = ErrorInfo(failure.type, failure.message, failure.traceback)
     if pending.request.kind != CHILD_WORKFLOW:
         return StepFailed(pending.step_id, info, attempts)
+    error: RunFailed | RunCancelled
     if failure.type == CHILD_CANCELLED:
-        return RunCancelled(pending.child_run_id, failure.message)
-    return RunFailed(pending.child_run_id, info)
+        error = RunCancelled(pending.child_run_id, failure.message)
+    else:
+        error = RunFailed(pending.child_run_id, info)
+    # As StepFailed has it: which step to try again when this error leaves the workflow.
+    vars(error)["step"] = pending.step_id
+    return error

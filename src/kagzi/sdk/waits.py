@@ -20,10 +20,23 @@ from kagzi.protocol.v1.common_pb2 import (
     Failure,
     Signal,
 )
+from kagzi.sdk import duration
+from kagzi.sdk.duration import Duration
+from kagzi.sdk.errors import ConfigError
 from kagzi.sdk.pending import Completion, Pending
 
+# The longest wait that can be stored.
+LONGEST_MS = 10 * 366 * 24 * 3_600_000
 # The type of a recorded failure that stands for a child that was cancelled.
 CHILD_CANCELLED = "RunCancelled"
+
+
+def bounded_ms(length: Duration) -> int:
+    """A length of time in milliseconds. ConfigError when it is longer than can be stored."""
+    milliseconds = duration.milliseconds(length)
+    if milliseconds > LONGEST_MS:
+        raise ConfigError(f"{length!r} is too long to wait: ten years are stored. Wait again in a new run after that.")
+    return milliseconds
 
 
 class Waits:
@@ -38,7 +51,8 @@ class Waits:
         # What people said became of effects in doubt, by attempt: an answer about an earlier one says nothing.
         self.resolved: dict[str, pb.StepResolved] = {}
         self._registered: set[str] = set()
-        self._cancelled = any(record.kind == CANCEL for record in delivery.history)
+        # Whether a cancel was handed to the code, or is on record to be.
+        self.cancelled = any(record.kind == CANCEL for record in delivery.history)
         self._cancel: pb.CancelRequested | None = None
         self.cancel_reason = ""
         self.learn(delivery.facts)
@@ -62,14 +76,14 @@ class Waits:
                 self._children[fact.child_ended.child_run_id] = fact.child_ended
             elif fact.HasField("step_resolved"):
                 self.resolved[fact.step_resolved.step.attempt_id] = fact.step_resolved
-            elif fact.HasField("cancel_requested") and not self._cancelled:
+            elif fact.HasField("cancel_requested") and not self.cancelled:
                 self._cancel = fact.cancel_requested
 
     def take_cancel(self) -> bool:
         """Whether a cancel is to be handed to the code; true once."""
-        if self._cancel is None or self._cancelled:
+        if self._cancel is None or self.cancelled:
             return False
-        self._cancelled = True
+        self.cancelled = True
         self.cancel_reason = self._cancel.reason
         return True
 

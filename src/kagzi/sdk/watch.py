@@ -103,6 +103,8 @@ class Watch:
                     return
                 log.info("the stream of run ends broke and is opened again: %s", error.message)
                 await asyncio.sleep(backoff.next(error))
+        except Unavailable as closed:
+            self._fail(closed)
         except Exception as error:
             self._fail(Unavailable(f"the client stopped waiting ({type(error).__name__}: {error})"))
             raise
@@ -152,7 +154,7 @@ class Watch:
     async def _listen(self, call: Call) -> None:
         heard = False
         try:
-            await call.initial_metadata()
+            await call.wait_for_connection()
             heard = True
             async for frame in call:
                 for ended in frame.ended:

@@ -51,7 +51,7 @@ class Batcher:
         hand_over: HandOver,
         *,
         lease: timedelta,
-        lanes: int = 2,
+        lanes: int = 1,
         batch_operations: int = 1_000,
         queue_operations: int = 20_000,
         queue_bytes: int = 64 * 1024 * 1024,
@@ -89,8 +89,9 @@ class Batcher:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._refuse([entry for lane in self._lanes for entry in lane.rest()])
+        self._refuse([entry for lane in self._lanes for entry in lane.take()])
         self._refuse([entry for side in self._side.values() for entry in side])
+        self._side.clear()
 
     async def ask(self, operation: Operation) -> Message:
         """Applies one operation for a caller that waits, and answers it; raises Refused."""

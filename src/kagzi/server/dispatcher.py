@@ -30,6 +30,9 @@ log = structlog.get_logger(__name__)
 
 # Past a due time by this much before looking, so that a timer that fires early does not look twice.
 _PAST = 0.001
+# How long a claim is tried; nobody waits for one of suspects.
+_PATIENCE = 10.0
+_SUSPECT_PATIENCE = 0.1
 # Runs of one claim: more make its transaction long, fewer cost more transactions.
 _MOST = 500
 
@@ -136,6 +139,7 @@ class Dispatcher:
         """No run took the slot."""
         place = self._reserved.pop(slot.token)
         place.free += 1
+        self.freed(place)
 
     def hand_over(self, start: Operation, slot: Slot) -> None:
         """The run was stored as claimed with this slot."""
@@ -286,7 +290,14 @@ class Queue(Loop):
                 next_due = await self._next_due(group)
                 if next_due.suspects_due:
                     await self._claim_suspects(group)
+                if next_due.due and claimed:
+                    # Others had some of it locked; there is more behind.
+                    continue
                 group.drained = group.news == news
+                # Somebody has it locked and may not tell when they are done.
+                pause = group.pause(missed=next_due.due)
+                if pause:
+                    self.look_at(next_due.now + timedelta(seconds=pause))
                 return
 
     def _take(self, group: Group) -> list[Place]:
@@ -304,8 +315,13 @@ class Queue(Loop):
         places = [place for worker_id, place in free.items() if worker_id not in holding and place.free > 0]
         for place in places:
             place.free -= 1
-        if places:
+        if not places:
+            return
+        try:
             await self._claim(group, places, suspects=True)
+        except Unreachable:
+            # The end of a poisoned run concerns its parent, which somebody may have locked: the next tick tries again.
+            log.warning("suspects_wait", queue=self.name)
 
     async def _claim(self, group: Group, places: list[Place], *, suspects: bool) -> int:
         dispatcher = self._dispatcher
@@ -333,7 +349,7 @@ class Queue(Loop):
 
         claimed: list[Claimed] = []
         try:
-            claimed, outcome = await dispatcher.database.transact(claim)
+            claimed, outcome = await dispatcher.database.transact(claim, _SUSPECT_PATIENCE if suspects else _PATIENCE)
             for one in claimed:
                 dispatcher.deliver(one)
             dispatcher.announcer.announce(group.served.namespace, outcome)

@@ -51,9 +51,12 @@ class Lane(Loop):
         self._size += 1
         self._wakeup.set()
 
-    def rest(self) -> list[Entry]:
+    def take(self) -> list[Entry]:
         """What was never flushed; for the end."""
-        return [entry for queue in self._queues.values() for entry in queue]
+        entries = [entry for queue in self._queues.values() for entry in queue]
+        self._queues.clear()
+        self._size = 0
+        return entries
 
     async def run(self) -> None:
         while True:

@@ -9,6 +9,9 @@ from typing import Protocol
 from kagzi.protocol.v1.worker_pb2 import Delivery
 from kagzi.store.claims import Served
 
+# What somebody had locked is looked for again after this, then less and less often.
+_SOON = 0.01
+
 
 class Place(Protocol):
     """A worker that can take runs."""
@@ -30,7 +33,7 @@ class Place(Protocol):
 class Group:
     """Places that serve the same types of one queue, so that one claim can serve them all."""
 
-    __slots__ = ("drained", "news", "places", "served")
+    __slots__ = ("_missed", "drained", "news", "places", "served")
 
     def __init__(self, served: Served) -> None:
         self.served = served
@@ -39,6 +42,8 @@ class Group:
         # Counts what may have become due, to notice what came while somebody looked.
         self.news = 0
         self.places: list[Place] = []
+        # Looks in a row that found something due and could not get it.
+        self._missed = 0
 
     @property
     def free(self) -> int:
@@ -48,6 +53,11 @@ class Group:
         """Something may be due."""
         self.drained = False
         self.news += 1
+
+    def pause(self, *, missed: bool) -> float:
+        """Seconds until the next look after one that could not get what is due, longer each time; else 0."""
+        self._missed = self._missed + 1 if missed else 0
+        return min(_SOON * 2**self._missed, 1.0) if missed else 0.0
 
     def serves(self, workflow_type: str, version: str) -> bool:
         return (workflow_type, version) in zip(self.served.types, self.served.versions, strict=True)

@@ -1,15 +1,14 @@
 -- name: claim
 -- Claims what is due for the free slots of workers that serve the same types: by priority, then by time. One bounded
--- probe for each (type, version, priority) locks what it finds and skips what somebody else holds. A row whose lease ran
--- out counts a crash; at the fifth it is FAILED instead of being handed out again. Nothing is claimed in a namespace
--- that is disabled.
-with chosen as materialized (
-    select c.run_id, c.expired, c.crashes,
-           row_number() over (order by c.priority desc, c.available_at, c.run_id) as number
+-- probe for each (type, version, priority) reads when its next runs are due; the best of all say how many each lane gives,
+-- and these are locked, skipping what somebody else holds. A row whose lease ran out counts a crash; at the fifth it is
+-- FAILED instead of being handed out again. Nothing is claimed in a namespace that is disabled.
+with best as materialized (
+    select served.workflow_type, served.version, level.priority, c.available_at
     from unnest(:types::text[], :versions::text[]) as served(workflow_type, version)
     cross join generate_series(4, 0, -1) as level(priority)
     cross join lateral (
-        select r.run_id, r.priority, r.available_at, r.crashes, r.status = 'RUNNING' as expired
+        select r.available_at
         from kagzi.workflow_runs r
         where r.namespace = :namespace and r.task_queue = :task_queue
           and r.workflow_type = served.workflow_type and r.version = served.version
@@ -18,11 +17,30 @@ with chosen as materialized (
           and (r.status <> 'RUNNING' or :expired_too)
         order by r.available_at
         limit :count
-        for no key update skip locked
     ) as c
     where exists (select 1 from kagzi.namespaces n where n.namespace = :namespace and n.enabled)
-    order by c.priority desc, c.available_at, c.run_id
+    order by level.priority desc, c.available_at
     limit :count
+), lanes as materialized (
+    select b.workflow_type, b.version, b.priority, count(*) as share
+    from best b
+    group by b.workflow_type, b.version, b.priority
+), chosen as materialized (
+    select c.run_id, c.expired, c.crashes,
+           row_number() over (order by c.priority desc, c.available_at, c.run_id) as number
+    from lanes
+    cross join lateral (
+        select r.run_id, r.priority, r.available_at, r.crashes, r.status = 'RUNNING' as expired
+        from kagzi.workflow_runs r
+        where r.namespace = :namespace and r.task_queue = :task_queue
+          and r.workflow_type = lanes.workflow_type and r.version = lanes.version
+          and r.priority = lanes.priority and r.suspect = :suspects
+          and r.status in ('PENDING', 'RUNNING', 'SLEEPING') and r.available_at <= kagzi.now()
+          and (r.status <> 'RUNNING' or :expired_too)
+        order by r.available_at
+        limit lanes.share
+        for no key update skip locked
+    ) as c
 ), slots as (
     select token, worker_id, number
     from unnest(:tokens::uuid[], :worker_ids::uuid[]) with ordinality as slot(token, worker_id, number)
@@ -41,7 +59,8 @@ set status = case when poisoned.yes then 'FAILED' else 'RUNNING' end,
 from chosen
 join slots on slots.number = chosen.number
 cross join lateral (select chosen.expired and chosen.crashes + 1 >= :poison_at as yes) as poisoned
-where r.namespace = :namespace and r.run_id = chosen.run_id
+-- The array makes it a few probes of the key, whatever the planner believes of the rest.
+where r.namespace = :namespace and r.run_id = chosen.run_id and r.run_id = any (array(select c.run_id from chosen c))
 returning r.run_id, r.status, r.claim_token, r.locked_by, r.workflow_type, r.version, r.attempts, r.crashes, r.seed,
           r.labels::text as labels, r.external_id, r.created_at, r.scheduled_for, r.deadline_at, r.parent_run_id,
           r.root_run_id, r.last_token, r.state_number, r.available_at, kagzi.now() as now, r.priority;

@@ -21,7 +21,7 @@ from kagzi.store.queries import Queries
 
 _sql = Queries("runs.sql")
 _start = _sql.bind("start", columns=("started", "now"))
-_known = _sql.bind("known", columns=("run_id", "status", "claim_token", "external_id"))
+_known = _sql.bind("known", columns=("run_id", "status", "claim_token", "started_at"))
 _holders = _sql.bind("holders", columns=("run_id", "status", "external_id", "dedupe_forever"))
 _forever_missed = _sql.bind("forever_missed", columns=("run_id",))
 _get = _sql.bind("get", columns=(*rows.RUN_COLUMNS, *rows.PAYLOAD_COLUMNS))
@@ -190,6 +190,8 @@ def _answer_known(operation: Operation, row: Record, outcome: Outcome) -> None:
     if operation.slot is not None and str(row["claim_token"]) != operation.slot.token:
         operation.slot = None
     _answer(operation, operation.run_id, row["status"], outcome)
+    # The lease runs from then.
+    operation.now = row["started_at"]
 
 
 def _answer(operation: Operation, run_id: str, status: str, outcome: Outcome) -> None:

@@ -60,6 +60,8 @@ class Environment:
         self.client: Client = client
         # Where the server listens, for further clients and workers.
         self.url = server.address
+        # Where its database is, for `kagzi.sql` and for looking inside.
+        self.database_url = server.database.url
         self._server = server
         self._clock = clock
         self._rest = rest

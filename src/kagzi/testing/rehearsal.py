@@ -21,7 +21,7 @@ from kagzi.sdk.definition import Workflow
 from kagzi.sdk.errors import ConfigError, NondeterminismError
 from kagzi.sdk.execution import Execution
 from kagzi.sdk.failure import ErrorInfo
-from kagzi.sdk.history import Mismatch, Request
+from kagzi.sdk.history import Request
 from kagzi.sdk.pending import Pending
 from kagzi.sdk.values import Values
 from kagzi.testing import transcript
@@ -140,7 +140,6 @@ class _Rehearsal(Execution):
     open: tuple[str, ...] = ()
     # The operation it ended with.
     ending: tuple[str, Message] | None = None
-    difference: Mismatch | None = None
 
     def _open_up(self, pending: Pending) -> None:
         """Whatever is not on record does not happen."""
@@ -158,20 +157,15 @@ class _Rehearsal(Execution):
         # Before the code is closed: its cleanup may ask for more.
         self.asked = tuple(self.ledger.requests)
         self.open = tuple(self.agenda.open)
-        self.difference = self.ledger.unreached()
 
 
 def _rehearse(run: _Rehearsal) -> Replay[Any]:
     run.begin()
+    new = tuple(request.step_id for request in run.asked if request.record is None)
     match run.ending:
         case "suspend", pb.Suspend(parked_json=document):
             parked = json.loads(document)
             raise NondeterminismError(parked["message"], recorded=parked["recorded"], requested=parked["requested"])
-        case _ if run.difference is not None:
-            found = run.difference
-            raise NondeterminismError(found.message, recorded=found.recorded, requested=found.requested)
-    new = tuple(request.step_id for request in run.asked if request.record is None)
-    match run.ending:
         case None:
             waiting = tuple(step_id for step_id in run.open if step_id not in new)
             return Replay("new steps" if new else "waiting", waiting=waiting, new=new)

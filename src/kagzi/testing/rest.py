@@ -32,12 +32,16 @@ class Rest:
 
     async def come(self) -> Activity:
         """Waits until everything rests; answers what is to come."""
-        while True:
-            await self._idle()
-            self._stirred.clear()
-            activity = await self.look()
-            if activity is not None:
-                return activity
+        speaking = asyncio.create_task(self._speak_up())
+        try:
+            while True:
+                await asyncio.gather(*(worker.idle() for worker in self._workers))
+                self._stirred.clear()
+                activity = await self.look()
+                if activity is not None:
+                    return activity
+        finally:
+            speaking.cancel()
 
     async def look(self) -> Activity | None:
         """What is to come, if everything rests now; otherwise helps it on a little and answers None."""
@@ -57,14 +61,8 @@ class Rest:
                 return
         self._server.dispatcher.heard(None)
 
-    async def _idle(self) -> None:
-        """Waits for the workers, and names what they do when that takes long."""
-        idle = asyncio.ensure_future(asyncio.gather(*(worker.idle() for worker in self._workers)))
-        try:
-            await asyncio.wait({idle}, timeout=_SPEAK_UP)
-            if not idle.done():
-                bodies = ", ".join(body for worker in self._workers for body in worker.bodies())
-                log.warning("the clock waits for what still runs: %s", bodies or "a run that moves")
-            await idle
-        finally:
-            idle.cancel()
+    async def _speak_up(self) -> None:
+        """Names what does not come to rest, when that takes long."""
+        await asyncio.sleep(_SPEAK_UP)
+        bodies = ", ".join(body for worker in self._workers for body in worker.bodies())
+        log.warning("the clock waits for what still moves: %s", bodies or await self._clock.activity())

@@ -56,10 +56,10 @@ class Streams:
         namespace = enrolled.served.namespace
         held = pairs(hello.held, "hello.held")
         key = (namespace, enrolled.worker_id)
-        older = self._streams.pop(key, None)
-        if older is not None:
-            older.close("a newer stream of the same worker took over")
+        self._close_older(key)
         lost = await self._enrolment.resume(namespace, enrolled.worker_id, held)
+        # Another one may have come meanwhile.
+        self._close_older(key)
         stream = Stream(enrolled, [pair for pair in held if pair not in lost], self._batcher, self._dispatcher)
         stream.welcome(enrolled.response, lost, drain=enrolled.should_drain or self._stopping)
         self._streams[key] = stream
@@ -70,6 +70,11 @@ class Streams:
             if self._streams.get(key) is stream:
                 del self._streams[key]
             stream.close("the stream ended")
+
+    def _close_older(self, key: tuple[str, str]) -> None:
+        older = self._streams.pop(key, None)
+        if older is not None:
+            older.close("a newer stream of the same worker took over")
 
     def drain(self, worker_id: str) -> None:
         """Asks the worker with this id to take no more runs."""

@@ -160,6 +160,10 @@ begin
     if start_workflow.parent_run_id is not null then
         select coalesce(p.root_run_id, p.run_id) into root from kagzi.workflow_runs p
         where p.namespace = start_workflow.namespace and p.run_id = start_workflow.parent_run_id;
+        if not found then
+            raise exception 'kagzi: there is no run % to be the parent', start_workflow.parent_run_id
+                using errcode = 'no_data_found', hint = 'Check the id and the namespace.';
+        end if;
     end if;
     for look in 1..5 loop
         begin
@@ -174,7 +178,7 @@ begin
                             kagzi.now()),
                    start_workflow.retry_policy, kagzi.now() + start_workflow.timeout,
                    nullif(start_workflow.labels, '{}'), new_seed, start_workflow.parent_run_id,
-                   coalesce(root, start_workflow.parent_run_id), start_workflow.parent_step_attempt_id,
+                   root, start_workflow.parent_step_attempt_id,
                    coalesce(start_workflow.detached, false), start_workflow.dedupe = 'forever'
             where start_workflow.external_id is null or not exists (
                 select 1 from kagzi.workflow_runs f

@@ -1,0 +1,115 @@
+"""A worker's stream by hand: every frame is written by the test, and everything that came back is kept."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import uuid
+from collections.abc import Callable
+from typing import Any, Self
+
+import grpc
+from google.protobuf.message import Message
+
+from kagzi.protocol.v1 import worker_pb2 as pb
+from kagzi.protocol.v1.worker_pb2_grpc import WorkerServiceStub
+
+
+class Line:
+    """One stream of the worker `instance`, which serves one type."""
+
+    def __init__(self, address: str, workflow_type: str, instance: str = "", held: tuple[pb.Held, ...] = ()) -> None:
+        self.instance = instance or str(uuid.uuid4())
+        self._address = address
+        self._type = workflow_type
+        self._held = held
+        self._channel: grpc.aio.Channel | None = None
+        self._call: Any = None
+        self._reading: asyncio.Task[None] | None = None
+        self._news = asyncio.Condition()
+        self._numbers = itertools.count(1)
+        self.frames: list[pb.ConnectResponse] = []
+        self.ended = False
+
+    async def __aenter__(self) -> Self:
+        self._channel = grpc.aio.insecure_channel(self._address)
+        self._call = WorkerServiceStub(self._channel).Connect()
+        worker = pb.RegisterRequest(instance=self.instance, types=[pb.ServedType(name=self._type)])
+        await self._call.write(pb.ConnectRequest(hello=pb.Hello(worker=worker, held=self._held)))
+        self._reading = asyncio.create_task(self._read())
+        await self.until(lambda: bool(self.frames))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._channel is not None
+        assert self._reading is not None
+        self._call.cancel()
+        await asyncio.gather(self._reading, return_exceptions=True)
+        await self._channel.close()
+
+    async def _read(self) -> None:
+        try:
+            async for frame in self._call:
+                self.frames.append(frame)
+                await self._tell()
+        except grpc.aio.AioRpcError:
+            pass
+        finally:
+            self.ended = True
+            await self._tell()
+
+    async def _tell(self) -> None:
+        async with self._news:
+            self._news.notify_all()
+
+    async def until(self, condition: Callable[[], bool], seconds: float = 10) -> None:
+        async with asyncio.timeout(seconds), self._news:
+            await self._news.wait_for(condition)
+
+    async def write(self, **fields: Any) -> None:
+        await self._call.write(pb.ConnectRequest(**fields))
+
+    async def send(self, run: pb.Held, name: str, body: Message) -> int:
+        """Sends one operation and answers its number."""
+        number = next(self._numbers)
+        operation = pb.Operation(number=number, run_id=run.run_id, claim_token=run.claim_token, **{name: body})
+        await self.write(operations=[operation])
+        return number
+
+    async def answer(self, number: int) -> pb.Answer | None:
+        """The answer to an operation; None when it was plainly accepted."""
+        await self.until(lambda: number in self.accepted or number in self.answers)
+        return self.answers.get(number)
+
+    async def delivery(self, count: int = 1, *, acknowledge: bool = True) -> pb.Delivery:
+        """The delivery with this count, once it is there."""
+        await self.until(lambda: len(self.deliveries) >= count)
+        found = self.deliveries[count - 1]
+        if acknowledge:
+            await self.write(delivered=[held(found)])
+        return found
+
+    @property
+    def deliveries(self) -> list[pb.Delivery]:
+        return [delivery for frame in self.frames for delivery in frame.deliveries]
+
+    @property
+    def accepted(self) -> list[int]:
+        return [number for frame in self.frames for number in frame.accepted]
+
+    @property
+    def answers(self) -> dict[int, pb.Answer]:
+        return {answer.number: answer for frame in self.frames for answer in frame.answers}
+
+    @property
+    def lost(self) -> list[pb.Held]:
+        return [run for frame in self.frames for run in frame.lease_lost]
+
+    @property
+    def facts(self) -> list[pb.Fact]:
+        return [fact for frame in self.frames for wake in frame.wakes for fact in wake.facts]
+
+
+def held(delivery: pb.Delivery) -> pb.Held:
+    """The run and its token."""
+    return pb.Held(run_id=delivery.run_id, claim_token=delivery.claim_token)

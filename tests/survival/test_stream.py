@@ -1,0 +1,221 @@
+"""A worker's stream seen from the server: credits, acknowledgements, what a new stream takes over and an old one loses.
+Every end of a stream is a drop, and costs its worker nothing that it held.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator
+from typing import Any
+
+import asyncpg
+import pytest
+
+from kagzi import Client
+from kagzi.protocol.v1 import worker_pb2 as pb
+from kagzi.protocol.v1.common_pb2 import FUNCTION, SIGNAL, ErrorDetail, Payload
+from kagzi.sdk import calls
+from kagzi.server import app
+from kagzi.server.api import stream
+from kagzi.server.app import Server
+from tests.sdk.serving import serving
+from tests.survival.line import Line, held
+
+TYPE = "by-hand"
+
+
+@pytest.fixture
+async def server(database_url: str) -> AsyncIterator[Server]:
+    async with serving(database_url) as server:
+        yield server
+
+
+@pytest.fixture
+async def client(server: Server) -> AsyncIterator[Client]:
+    async with Client(server.address) as client:
+        yield client
+
+
+async def run_of(url: str, run_id: str) -> tuple[Any, ...]:
+    connection = await asyncpg.connect(url)
+    try:
+        query = "select status, crashes, claim_token::text from kagzi.workflow_runs where run_id = $1"
+        return tuple(await connection.fetchrow(query, run_id) or ())
+    finally:
+        await connection.close()
+
+
+def completed() -> pb.Complete:
+    return pb.Complete(output=Payload(data=b"1"), operation_id=str(uuid.uuid4()))
+
+
+async def end(line: Line, run: pb.Held) -> None:
+    answer = await line.answer(await line.send(run, "complete", completed()))
+    assert answer is None or not answer.HasField("refused")
+
+
+async def test_every_delivery_costs_one_credit_and_a_new_stream_has_none(server: Server, client: Client) -> None:
+    async with Line(server.address, TYPE) as line:
+        await line.write(credit=1)
+        first, second = await client.start(TYPE), await client.start(TYPE)
+        assert (await line.delivery()).run_id == first.run_id
+        await end(line, held(line.deliveries[0]))
+        assert len(line.deliveries) == 1
+        async with Line(server.address, TYPE, line.instance) as newer:
+            await line.until(lambda: line.ended)
+            third = await client.start(TYPE)
+            assert {(await run.describe()).status for run in (second, third)} == {"PENDING"}
+            assert newer.deliveries == []
+            await newer.write(credit=1)
+            assert (await newer.delivery()).run_id == second.run_id
+
+
+async def test_a_delivery_that_is_not_acknowledged_in_time_is_put_back_with_no_crash(
+    database_url: str, server: Server, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "_DELIVERED_WITHIN", 0.2)
+    handle = await client.start(TYPE)
+    async with Line(server.address, TYPE) as line, Line(server.address, TYPE) as other:
+        await line.write(credit=5)
+        await line.delivery(acknowledge=False)
+        await line.until(lambda: line.ended)
+        await other.write(credit=1)
+        again = await other.delivery()
+        assert again.run_id == handle.run_id
+        assert await run_of(database_url, handle.run_id) == ("RUNNING", 0, again.claim_token)
+
+
+async def test_a_silent_stream_is_closed_and_its_credits_are_void(
+    server: Server, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "_SILENCE", 0.3)
+    async with Line(server.address, TYPE) as line:
+        await line.write(credit=5)
+        await line.until(lambda: line.ended)
+        handle = await client.start(TYPE)
+        assert (await handle.describe()).status == "PENDING"
+        assert line.deliveries == []
+
+
+async def test_a_hello_that_names_what_it_holds_goes_on_and_the_rest_is_put_back(
+    database_url: str, server: Server, client: Client
+) -> None:
+    named, forgotten = await client.start(TYPE), await client.start(TYPE)
+    async with Line(server.address, TYPE) as line:
+        await line.write(credit=2)
+        tokens = {one.run_id: one.claim_token for one in [await line.delivery(1), await line.delivery(2)]}
+    kept = pb.Held(run_id=named.run_id, claim_token=tokens[named.run_id])
+    foreign = pb.Held(run_id=forgotten.run_id, claim_token=str(uuid.uuid4()))
+    async with Line(server.address, TYPE, line.instance, (kept, foreign)) as again:
+        assert again.lost == [foreign]
+        assert await run_of(database_url, named.run_id) == ("RUNNING", 0, kept.claim_token)
+        assert await run_of(database_url, forgotten.run_id) == ("PENDING", 0, None)
+        await end(again, kept)
+    assert await named.result(timeout=10) == 1
+
+
+async def test_the_end_of_a_stream_is_a_drop_and_takes_nothing_from_its_worker(
+    database_url: str, server: Server, client: Client
+) -> None:
+    handle = await client.start(TYPE)
+    async with Line(server.address, TYPE) as line:
+        await line.write(credit=1)
+        run = held(await line.delivery())
+        # Answered after the acknowledgement was heard.
+        await line.answer(await line.send(run, "set_state", pb.SetState(state_json="{}", number=1)))
+    async with Line(server.address, TYPE) as other:
+        await other.write(credit=1)
+        assert await run_of(database_url, handle.run_id) == ("RUNNING", 0, run.claim_token)
+        async with Line(server.address, TYPE, line.instance, (run,)) as again:
+            await end(again, run)
+        assert other.deliveries == []
+
+
+async def test_an_older_stream_of_a_worker_is_not_heard_any_more(server: Server, client: Client) -> None:
+    async with Line(server.address, TYPE) as older, Line(server.address, TYPE, older.instance) as newer:
+        await older.until(lambda: older.ended)
+        await client.start(TYPE)
+        assert newer.deliveries == []
+        await newer.write(credit=1)
+        await newer.delivery()
+        assert older.deliveries == []
+
+
+async def test_answers_name_the_numbers_of_their_operations(server: Server, client: Client) -> None:
+    await client.start(TYPE)
+    async with Line(server.address, TYPE) as line:
+        await line.write(credit=1)
+        run = held(await line.delivery())
+        stranger = pb.Held(run_id=run.run_id, claim_token=str(uuid.uuid4()))
+        refused = await line.send(stranger, "complete", completed())
+        accepted = await line.send(run, "set_state", pb.SetState(state_json="{}", number=1))
+        assert await line.answer(accepted) is None
+        answer = await line.answer(refused)
+        assert answer is not None
+        assert answer.refused.code == ErrorDetail.LEASE_LOST
+
+
+async def test_waits_are_answered_when_met_and_later_facts_are_told(server: Server, client: Client) -> None:
+    handle = await client.start(TYPE)
+    async with Line(server.address, TYPE) as line:
+        await line.write(credit=1)
+        run = held(await line.delivery())
+        for position, name in enumerate(("early", "late"), 1):
+            started = pb.StepStarted(
+                step_id=name,
+                attempt_id=str(uuid.uuid4()),
+                attempt_number=1,
+                position=position,
+                kind=SIGNAL,
+                target=name,
+            )
+            await line.send(run, "step_started", started)
+        await handle.signal("early", 1)
+        answer = await line.answer(await line.send(run, "wait", pb.Wait(step_ids=["early", "late"])))
+        assert answer is not None
+        assert [fact.signal.name for fact in answer.wait.facts] == ["early"]
+        await handle.signal("late", 2)
+        await line.until(lambda: "late" in [fact.signal.name for fact in line.facts])
+
+
+async def test_a_run_that_comes_back_brings_its_history_and_the_facts_since(server: Server, client: Client) -> None:
+    handle = await client.start(TYPE)
+    async with Line(server.address, TYPE) as line:
+        await line.write(credit=2)
+        run = held(await line.delivery())
+        step = pb.StepCompleted(
+            step_id="one",
+            attempt_id=str(uuid.uuid4()),
+            kind=FUNCTION,
+            attempt_number=1,
+            position=1,
+            completed_seq=1,
+            output=Payload(data=b"1"),
+        )
+        wait = pb.StepStarted(
+            step_id="go", attempt_id=str(uuid.uuid4()), attempt_number=1, kind=SIGNAL, position=2, target="go"
+        )
+        await line.send(run, "step_completed", step)
+        await line.send(run, "step_started", wait)
+        await line.answer(await line.send(run, "suspend", pb.Suspend(step_ids=["go"], operation_id=str(uuid.uuid4()))))
+        await handle.signal("go", 7)
+        again = await line.delivery(2)
+        assert not again.resident
+        assert again.last_token == run.claim_token
+        assert [recorded.step_id for recorded in again.history] == ["one", "go"]
+        assert [fact.signal.name for fact in again.facts] == ["go"]
+
+
+def test_only_what_writes_for_a_run_carries_a_token() -> None:
+    assert "claim_token" in pb.Operation.DESCRIPTOR.fields_by_name
+    for message in (pb.Hello, pb.ConnectRequest, pb.ConnectResponse):
+        assert "claim_token" not in message.DESCRIPTOR.fields_by_name
+
+
+def test_a_channel_comes_back_soon_and_pings_no_more_often_than_a_server_allows() -> None:
+    ours, theirs = dict(calls.OPTIONS), dict(app.OPTIONS)
+    assert ours["grpc.max_reconnect_backoff_ms"] == 1_000
+    for options in (ours, theirs):
+        assert (options["grpc.keepalive_time_ms"], options["grpc.keepalive_timeout_ms"]) == (10_000, 5_000)
+        assert options["grpc.keepalive_permit_without_calls"] == 1
+    assert theirs["grpc.http2.min_recv_ping_interval_without_data_ms"] < ours["grpc.keepalive_time_ms"]
