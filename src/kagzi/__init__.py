@@ -1,5 +1,8 @@
 """Durable workflows for Python on PostgreSQL: ordinary async functions that survive crashes, restarts and deploys."""
 
+import importlib
+from typing import Any
+
 from kagzi import errors
 from kagzi.sdk.children import ChildHandle
 from kagzi.sdk.client import Client
@@ -22,6 +25,7 @@ from kagzi.sdk.errors import (
 )
 from kagzi.sdk.handle import Handle
 from kagzi.sdk.retry import Retry
+from kagzi.sdk.sync import SyncClient
 from kagzi.sdk.worker import Worker
 
 __all__ = [
@@ -42,6 +46,7 @@ __all__ = [
     "RunFailed",
     "Step",
     "StepFailed",
+    "SyncClient",
     "Unclear",
     "Worker",
     "Workflow",
@@ -50,3 +55,10 @@ __all__ = [
     "step",
     "workflow",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # `kagzi.testing` and `kagzi.sql` are there without being asked for, and cost nothing until they are.
+    if name in ("sql", "testing"):
+        return importlib.import_module(f"kagzi.{name}")
+    raise AttributeError(f"module 'kagzi' has no attribute {name!r}")

@@ -30,15 +30,12 @@ def sentences(markdown: str) -> list[Sentence]:
     ]
 
 
-def _parts(block: list[str]) -> Iterator[str]:
-    """A word or two with a full stop, as "Retries.", is the title of what follows."""
-    title = ""
-    for part in map(_plain, block):
-        if len(part.split()) <= 2 and part.endswith("."):
-            title += f"{part} "
-        elif part:
-            yield title + part
-            title = ""
+def _parts(block: list[str]) -> list[str]:
+    """A word or two at the head of a paragraph, as "Retries.", is the title of what follows."""
+    parts = [text for text in map(_plain, block) if text]
+    if len(parts) > 1 and len(parts[0].split()) <= 2:
+        parts[:2] = [f"{parts[0]} {parts[1]}"]
+    return parts
 
 
 def _blocks(markdown: str) -> Iterator[tuple[str, str]]:

@@ -56,6 +56,7 @@ async def buy(ctx: Context, order: Order) -> Receipt:
     paid, labels = await asyncio.gather(ctx.step("c", charge, "1", 1), ctx.step("p", plain, order))
     reveal_type(paid)  # -> float
     reveal_type(labels)  # -> list[str]
+    reveal_type(await asyncio.create_task(ctx.step("t", charge, "1", 1)))  # -> float
     return Receipt(1)
 
 

@@ -72,7 +72,8 @@ class Line:
     async def send(self, run: pb.Held, name: str, body: Message) -> int:
         """Sends one operation and answers its number."""
         number = next(self._numbers)
-        operation = pb.Operation(number=number, run_id=run.run_id, claim_token=run.claim_token, **{name: body})
+        field: dict[str, Any] = {name: body}
+        operation = pb.Operation(number=number, run_id=run.run_id, claim_token=run.claim_token, **field)
         await self.write(operations=[operation])
         return number
 

@@ -34,6 +34,8 @@ class Relay:
         self.held = asyncio.Event()
         # Every operation and every call that passed, by name, repeated ones too.
         self.passed: list[str] = []
+        # The operations of each frame that had any.
+        self.frames: list[list[str]] = []
         self.address = ""
 
     def lose(self, name: str) -> None:
@@ -102,7 +104,10 @@ class Relay:
 
     async def _noting(self, requests: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         async for frame in requests:
-            for operation in pb.ConnectRequest.FromString(frame).operations:
+            operations = pb.ConnectRequest.FromString(frame).operations
+            if operations:
+                self.frames.append([operation.WhichOneof("body") or "" for operation in operations])
+            for operation in operations:
                 name = operation.WhichOneof("body") or ""
                 self.passed.append(name)
                 if name == self._catching and not self._number:

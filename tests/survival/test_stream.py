@@ -97,40 +97,6 @@ async def test_a_silent_stream_is_closed_and_its_credits_are_void(
         assert line.deliveries == []
 
 
-async def test_a_hello_that_names_what_it_holds_goes_on_and_the_rest_is_put_back(
-    database_url: str, server: Server, client: Client
-) -> None:
-    named, forgotten = await client.start(TYPE), await client.start(TYPE)
-    async with Line(server.address, TYPE) as line:
-        await line.write(credit=2)
-        tokens = {one.run_id: one.claim_token for one in [await line.delivery(1), await line.delivery(2)]}
-    kept = pb.Held(run_id=named.run_id, claim_token=tokens[named.run_id])
-    foreign = pb.Held(run_id=forgotten.run_id, claim_token=str(uuid.uuid4()))
-    async with Line(server.address, TYPE, line.instance, (kept, foreign)) as again:
-        assert again.lost == [foreign]
-        assert await run_of(database_url, named.run_id) == ("RUNNING", 0, kept.claim_token)
-        assert await run_of(database_url, forgotten.run_id) == ("PENDING", 0, None)
-        await end(again, kept)
-    assert await named.result(timeout=10) == 1
-
-
-async def test_the_end_of_a_stream_is_a_drop_and_takes_nothing_from_its_worker(
-    database_url: str, server: Server, client: Client
-) -> None:
-    handle = await client.start(TYPE)
-    async with Line(server.address, TYPE) as line:
-        await line.write(credit=1)
-        run = held(await line.delivery())
-        # Answered after the acknowledgement was heard.
-        await line.answer(await line.send(run, "set_state", pb.SetState(state_json="{}", number=1)))
-    async with Line(server.address, TYPE) as other:
-        await other.write(credit=1)
-        assert await run_of(database_url, handle.run_id) == ("RUNNING", 0, run.claim_token)
-        async with Line(server.address, TYPE, line.instance, (run,)) as again:
-            await end(again, run)
-        assert other.deliveries == []
-
-
 async def test_an_older_stream_of_a_worker_is_not_heard_any_more(server: Server, client: Client) -> None:
     async with Line(server.address, TYPE) as older, Line(server.address, TYPE, older.instance) as newer:
         await older.until(lambda: older.ended)

@@ -349,6 +349,17 @@ async def test_environments_share_nothing(capsys: pytest.CaptureFixture[str]) ->
     assert opened < 2
 
 
+async def test_variables_for_other_servers_are_not_heeded(
+    kagzi_env: Environments, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = {"URL": "localhost:1", "NAMESPACE": "other", "QUEUE": "other", "SERVER_PORT": "1", "DB_URL": "nowhere"}
+    for name, value in elsewhere.items():
+        monkeypatch.setenv(f"KAGZI_{name}", value)
+    env = await kagzi_env(workflows=[shop.digest])
+    assert await env.run(shop.digest, 0) == []
+    assert env.client.namespace == "default"
+
+
 async def test_what_was_kept_for_a_month_is_kept_in_skipped_time(kagzi_env: Environments) -> None:
     env = await kagzi_env(workflows=[shop.whole])
     handle = await env.client.start(shop.whole)

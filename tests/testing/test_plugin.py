@@ -55,6 +55,19 @@ sys.exit(", ".join(name for name in heavy if name in sys.modules) or 0)
 """
 
 
+_WITHOUT_SERVER = """
+import sys
+sys.modules["asyncpg"] = None
+import kagzi.testing
+
+assert kagzi.testing.replay
+try:
+    kagzi.testing.environment
+except ModuleNotFoundError as error:
+    sys.exit(str(error))
+"""
+
+
 def is_installed() -> bool:
     """An environment that was set up before the plugin existed does not announce it."""
     return any(point.value == "kagzi.testing.plugin" for point in entry_points(group="pytest11"))
@@ -83,3 +96,8 @@ def test_loading_the_plugin_loads_no_server() -> None:
     done = subprocess.run([sys.executable, "-c", _LOADED], capture_output=True, text=True, check=False)
     assert done.stderr.strip() == ""
     assert done.returncode == 0
+
+
+def test_an_environment_without_the_server_says_what_to_install() -> None:
+    done = subprocess.run([sys.executable, "-c", _WITHOUT_SERVER], capture_output=True, text=True, check=False)
+    assert "needs 'asyncpg', which is not installed: pip install 'kagzi[all]'" in done.stderr

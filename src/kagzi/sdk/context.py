@@ -87,18 +87,21 @@ class Context:
         """Silent while the code repeats what it did before."""
         return self._run.logger
 
+    # Not Coroutine[Any, Any, R]: of those, asyncio.gather would infer nothing.
     @overload
-    def step(self, name: str, function: Step[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]: ...
+    def step(
+        self, name: str, function: Step[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[object, None, R]: ...
 
     @overload
     def step(
         self, name: str, function: Callable[P, Coroutine[Any, Any, R]], /, *args: P.args, **kwargs: P.kwargs
-    ) -> Coroutine[Any, Any, R]: ...
+    ) -> Coroutine[object, None, R]: ...
 
     @overload
     def step(
         self, name: str, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs
-    ) -> Coroutine[Any, Any, R]: ...
+    ) -> Coroutine[object, None, R]: ...
 
     def step(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
         """Runs a function once and keeps its result. Raises StepFailed when it has used up its tries."""

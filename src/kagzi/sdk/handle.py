@@ -8,7 +8,7 @@ import asyncio
 import re
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import uuid_utils
 
@@ -26,6 +26,11 @@ O = TypeVar("O")  # noqa: E741 - a workflow's output
 
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _PAGE = 100
+_RESOLUTIONS = {
+    "applied": pb.ResolveStepRequest.APPLIED,
+    "not_applied": pb.ResolveStepRequest.NOT_APPLIED,
+    "fail": pb.ResolveStepRequest.FAIL,
+}
 
 
 class Handle(Generic[O]):
@@ -153,6 +158,38 @@ class Handle(Generic[O]):
             request.input.CopyFrom(self._reach.encode(input, annotation, self._type, "input"))
         answer = await self._reach.change(lambda server: server.workflows.ForkWorkflow, request)
         return Handle(self._reach, answer.run_id, self._workflow or self._type)
+
+    async def resume(self) -> RunStatus:
+        """Lets a run go on that stands still because its code no longer matched its history."""
+        request = pb.ResumeWorkflowRequest(namespace=self._reach.namespace, run_id=self.run_id)
+        answer = await self._reach.change(lambda server: server.workflows.ResumeWorkflow, request)
+        return run_status(answer.status)
+
+    async def resolve(
+        self,
+        step: str,
+        resolution: Literal["applied", "not_applied", "fail"],
+        result: Any = None,
+        *,
+        reason: str = "",
+    ) -> RunStatus:
+        """Says what became of an effect whose outcome is UNKNOWN: it happened with this result, it did not and may run
+        again, or the step has failed.
+        """
+        if resolution not in _RESOLUTIONS:
+            raise ConfigError(f"resolution={resolution!r} must be one of {', '.join(map(repr, _RESOLUTIONS))}.")
+        request = pb.ResolveStepRequest(
+            namespace=self._reach.namespace,
+            run_id=self.run_id,
+            step_id=step,
+            resolution=_RESOLUTIONS[resolution],
+            reason=reason,
+        )
+        if resolution == "applied":
+            await self._know_type()
+            request.result.CopyFrom(self._reach.encode(result, None, self._type, "step"))
+        answer = await self._reach.change(lambda server: server.workflows.ResolveStep, request)
+        return run_status(answer.status)
 
     @property
     def _output(self) -> Any:

@@ -117,6 +117,8 @@ class SyncHandle(Generic[O]):
     signal = _Blocking(Handle.signal)
     cancel = _Blocking(Handle.cancel)
     terminate = _Blocking(Handle.terminate)
+    resume = _Blocking(Handle.resume)
+    resolve = _Blocking(Handle.resolve)
 
 
 class SyncClient:

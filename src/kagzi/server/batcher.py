@@ -93,11 +93,13 @@ class Batcher:
         self._refuse([entry for side in self._side.values() for entry in side])
         self._side.clear()
 
-    async def ask(self, operation: Operation) -> Message:
-        """Applies one operation for a caller that waits, and answers it; raises Refused."""
+    async def ask(self, operation: Operation, *, alone: bool = True) -> Message:
+        """Applies one operation for a caller that waits, and answers it; raises Refused. `alone` says that it came in a
+        call of its own.
+        """
         await self.room(self._patience)
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.submit(operation, lambda _: None if future.done() else future.set_result(None))
+        self.submit(operation, lambda _: None if future.done() else future.set_result(None), alone=alone)
         # The operation goes on when its caller goes away: whether it took effect must not depend on patience.
         await future
         answer = operation.answer
@@ -132,7 +134,7 @@ class Batcher:
             self._waiting -= 1
         return True
 
-    def submit(self, operation: Operation, done: Callable[[Operation], None]) -> None:
+    def submit(self, operation: Operation, done: Callable[[Operation], None], *, alone: bool = False) -> None:
         """Takes an operation; `done` is called with it once it has its answer. One that was refused already takes its
         place too, so that what follows it falls.
         """
@@ -140,7 +142,7 @@ class Batcher:
             operation.answer = _stopping()
             done(operation)
             return
-        entry = Entry(operation, done, operation.body.ByteSize())
+        entry = Entry(operation, done, operation.body.ByteSize(), alone)
         self._queued += 1
         self._queued_bytes += entry.size
         key = (operation.namespace, operation.run_id)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
 from collections.abc import AsyncIterator, Iterable, Sequence
 from functools import partial
 from itertools import islice
@@ -33,6 +33,9 @@ _GAP = 0.02
 # Runs of one statement, and bytes of outputs that are read at a time.
 _MOST_AT_ONCE = 5_000
 _OUTPUT_BYTES = 4 << 20
+# Ends of this server that are remembered, and how large one may be.
+_RECENT = 1_024
+_RECENT_BYTES = 8_192
 # Runs that one stream may watch.
 _MOST_WATCHED = 100_000
 
@@ -56,6 +59,7 @@ class Watchers(Loop):
         self._unasked: defaultdict[str, set[str]] = defaultdict(set)
         self._noticed: set[str] = set()
         self._watches: set[Watch] = set()
+        self._recent: OrderedDict[tuple[str, str], Ended] = OrderedDict()
         self._wakeup = Wakeup()
 
     async def serve(self, requests: AsyncIterator[WatchWorkflowsRequest]) -> AsyncIterator[WatchWorkflowsResponse]:
@@ -109,16 +113,21 @@ class Watchers(Loop):
             if run_id not in watch.asked:
                 watch.asked[run_id] = run_id
                 runs.setdefault(run_id, []).append((watch, run_id))
-        self._ask(watch.namespace, wanted)
+        known = [one for run_id in wanted if (one := self._recent.get((watch.namespace, run_id))) is not None]
+        self._pass_on(watch.namespace, known)
+        self._ask(watch.namespace, [run_id for run_id in wanted if run_id in runs])
 
     def ended(self, namespace: str, ended: Sequence[Ended]) -> None:
         """Runs that ended in this server, right after the commit."""
-        runs = self._runs.get(namespace)
-        if not runs:
-            return
+        if self._watches:
+            self._pass_on(namespace, ended)
+            self._remember(namespace, ended)
+
+    def _pass_on(self, namespace: str, ended: Sequence[Ended]) -> None:
+        """Tells of ends that are known here."""
+        runs = self._runs[namespace]
         for one in ended:
-            entries = runs.get(one.run_id)
-            if entries is None:
+            if one.run_id not in runs:
                 continue
             if one.continued_as is not None:
                 self._move(namespace, one.run_id, one.continued_as)
@@ -126,6 +135,15 @@ class Watchers(Loop):
                 self._ask(namespace, [one.run_id])
             else:
                 self._tell(namespace, one.run_id, one.status, one.output, rows.failure(one.error))
+
+    def _remember(self, namespace: str, ended: Sequence[Ended]) -> None:
+        """Whoever starts a short run asks for its end when that is over: what was just known is not asked for."""
+        for one in ended:
+            size = len(one.error or "") + (len(one.output.data) if one.output is not None else 0)
+            if size <= _RECENT_BYTES:
+                self._recent[namespace, one.run_id] = one
+        while len(self._recent) > _RECENT:
+            self._recent.popitem(last=False)
 
     def heard(self, key: str | None) -> None:
         """A notice of another server: something ended in the namespace with this hash; None: anywhere."""

@@ -54,6 +54,7 @@ RUN_COLUMNS = (
     "created_at",
     "started_at",
     "finished_at",
+    "seed",
 )
 
 # What `run` reads besides with `payloads=True`: columns of kagzi.workflow_payloads.
@@ -157,6 +158,7 @@ def run(row: Row, *, payloads: bool = False) -> WorkflowRun:
         created_at=timestamp(row["created_at"]),
         started_at=timestamp(row["started_at"]),
         finished_at=timestamp(row["finished_at"]),
+        seed=row["seed"],
         input=payload(row["input"], row["input_encoding"]) if payloads else None,
         output=payload(row["output"], row["output_encoding"]) if payloads else None,
     )

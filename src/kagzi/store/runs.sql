@@ -74,7 +74,7 @@ select r.namespace, r.run_id, r.external_id, r.task_queue, r.workflow_type, r.ve
        r.cancel_requested_at, r.deadline_at, r.labels::text as labels, r.state::text as state,
        r.error::text as error, r.parent_run_id, r.root_run_id, r.parent_step_attempt_id, r.continued_as,
        r.retried_from, r.waiting::text as waiting, r.schedule_id, r.scheduled_for,
-       r.retry_policy::text as retry_policy, r.created_at, r.started_at, r.finished_at,
+       r.retry_policy::text as retry_policy, r.created_at, r.started_at, r.finished_at, r.seed,
        p.input, p.input_encoding, p.output, p.output_encoding
 from kagzi.workflow_runs r
 left join kagzi.workflow_payloads p on p.namespace = r.namespace and p.run_id = r.run_id
@@ -95,7 +95,7 @@ select r.namespace, r.run_id, r.external_id, r.task_queue, r.workflow_type, r.ve
        r.cancel_requested_at, r.deadline_at, r.labels::text as labels, r.state::text as state,
        r.error::text as error, r.parent_run_id, r.root_run_id, r.parent_step_attempt_id, r.continued_as,
        r.retried_from, r.waiting::text as waiting, r.schedule_id, r.scheduled_for,
-       r.retry_policy::text as retry_policy, r.created_at, r.started_at, r.finished_at
+       r.retry_policy::text as retry_policy, r.created_at, r.started_at, r.finished_at, r.seed
 from kagzi.workflow_runs r
 where r.namespace = :namespace and r.status not in ('SCHEDULED', 'PAUSED')
   and (:statuses::text[] is null or r.status = any (:statuses::text[]))

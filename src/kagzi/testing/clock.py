@@ -92,7 +92,6 @@ create function kagzi.hop(until timestamptz, process integer, host text, grace i
     $$;
 """
 
-_SEED = "select r.seed from kagzi.workflow_runs r where r.namespace = $1 and r.run_id = $2::uuid"
 _MICROSECOND = timedelta(microseconds=1)
 # Nothing of ours keeps its locks for so long; who does is the test itself.
 _PATIENCE = 10.0
@@ -165,7 +164,3 @@ class VirtualClock:
         self._skipped_us = hopped["skipped"]
         reached: datetime = hopped["reached"]
         return None if hopped["stirring"] else reached
-
-    async def seed(self, namespace: str, run_id: str) -> int:
-        """What the random numbers of a run derive from."""
-        return int(await self._database.read(lambda c: c.fetchval(_SEED, namespace, run_id)) or 0)

@@ -21,7 +21,6 @@ from kagzi.sdk.handle import Handle
 from kagzi.sdk.request import StartOptions
 from kagzi.server.app import Server
 from kagzi.server.settings import Settings
-from kagzi.testing import transcript
 from kagzi.testing.clock import VirtualClock
 from kagzi.testing.crew import Hand, crew
 from kagzi.testing.databases import databases
@@ -190,7 +189,6 @@ async def environment(
         client = _Client(server.address, namespace=_NAMESPACE, codecs=codecs)
         await stack.enter_async_context(client)
         clock = VirtualClock(server.database)
-        stack.enter_context(transcript.seeds_from(server.address, clock.seed))
         yield Environment(server, workers, client, clock, Rest(server, clock, workers, stirred))
 
 

@@ -5,9 +5,8 @@ what is encrypted stays encrypted.
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +27,10 @@ History = Mapping[str, Any] | str | Path | Sequence[StepInfo | Step]
 
 _VERSION = 1
 _PAGE = 100
-# Says what the random numbers of a run derive from, by the server's address. No server tells that to clients.
-_seeds: dict[str, Callable[[str, str], Awaitable[int]]] = {}
 
 
 async def history(handle: Handle[Any]) -> dict[str, Any]:
-    """A run's history, to be kept with `json.dump` and replayed with `replay`.
-
-    Of a run outside of `environment(...)` it lacks the run's seed: a replay then gives other values of `ctx.uuid()` and
-    `ctx.random()`, and does not compare the inputs of steps.
-    """
+    """A run's history, to be kept with `json.dump` and replayed with `replay`."""
     reach = handle._reach  # noqa: SLF001 - users need steps as values; only a replay needs them as they are stored
     asked = GetWorkflowRequest(namespace=reach.namespace, run_id=handle.run_id)
     run = (await reach.look(lambda server: server.workflows.GetWorkflow, asked)).run
@@ -54,6 +47,7 @@ async def history(handle: Handle[Any]) -> dict[str, Any]:
         scheduled_for=run.scheduled_for if run.HasField("scheduled_for") else None,
         parent_run_id=run.parent_run_id,
         root_run_id=run.root_run_id,
+        seed=run.seed,
     )
     request = ListStepsRequest(namespace=reach.namespace, run_id=handle.run_id, include_outputs=True, page_size=_PAGE)
     while True:
@@ -62,21 +56,8 @@ async def history(handle: Handle[Any]) -> dict[str, Any]:
         request.page_token = page.next_page_token
         if not request.page_token:
             break
-    seed = _seeds.get(reach.servers.current.target)
-    if seed is not None:
-        delivery.seed = await seed(reach.namespace, handle.run_id)
     document = MessageToDict(delivery, preserving_proto_field_name=True)
     return {"kagzi_history": _VERSION, "namespace": reach.namespace, "run": document}
-
-
-@contextlib.contextmanager
-def seeds_from(address: str, ask: Callable[[str, str], Awaitable[int]]) -> Iterator[None]:
-    """Lets `history` ask for the seeds of runs of the server at this address, by namespace and run."""
-    _seeds[address] = ask
-    try:
-        yield
-    finally:
-        del _seeds[address]
 
 
 def read(given: History) -> tuple[str, Delivery]:

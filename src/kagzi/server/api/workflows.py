@@ -56,7 +56,7 @@ class Workflows(Repairs):
         try:
             if request.namespace not in ("", namespace):
                 raise invalid("namespace", f"must be {namespace!r}, as in the request around it", request.namespace)
-            answer = await self._batcher.ask(start_operation(namespace, request))
+            answer = await self._batcher.ask(start_operation(namespace, request), alone=False)
         except Refused as refused:
             return pb.StartWorkflowsResponse.Result(error=refused.detail)
         assert isinstance(answer, pb.StartWorkflowResponse)
