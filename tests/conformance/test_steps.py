@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from typing import Any
 
@@ -188,12 +187,3 @@ async def test_an_effect_that_a_worker_left_behind_does_not_begin_again(place: P
     begun = await second.begin(held(task), "charge", effect=True)
     assert not begun.should_execute
     await place.terminate(task.run_id)
-
-
-async def test_a_lone_start_reaches_a_waiting_worker_at_once(quiet: Place) -> None:
-    worker = await quiet.hand()
-    began = time.monotonic()
-    for _ in range(3):
-        await worker.complete(held(await worker.take(await quiet.start())))
-    # Three starts found by the one-second look alone would take longer.
-    assert time.monotonic() - began < 3

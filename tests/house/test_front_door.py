@@ -33,6 +33,7 @@ NAMES: list[str] = [
     "Workflow",
     "errors",
     "idempotency_key",
+    "sql",
     "step",
     "workflow",
 ]

@@ -9,8 +9,9 @@ from collections.abc import Callable
 import pytest
 
 from kagzi.protocol.v1.common_pb2 import REJECT, SIGNAL, ErrorDetail, Failure, Payload
+from kagzi.store.operation import Operation
 from tests.laws import operations
-from tests.laws.operations import Operation, Run, new_id
+from tests.laws.operations import Run, new_id
 from tests.laws.world import World
 
 # What no check of the API can let through, but might one day.

@@ -1,6 +1,6 @@
-"""What a claim costs, counted in shared buffers and never timed: choosing 100 runs touches at most 400 and claiming them
-at most 2,500, however many rows stand in the table, whatever else is due or to come, with fresh statistics or none, and
-with a plan for these parameters as with one for any.
+"""What a claim costs, counted in shared buffers and never timed: choosing 100 runs touches at most 400 and claiming
+them at most 2,500, however many rows stand in the table, whatever else is due or to come, with fresh statistics or
+none, and with a plan for these parameters as with one for any.
 """
 
 from __future__ import annotations

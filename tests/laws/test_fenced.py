@@ -8,10 +8,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
+from asyncpg.connection import Connection
 
 from kagzi.protocol.v1.common_pb2 import ErrorDetail
 from kagzi.store import claims
-from kagzi.store.operation import BUSY, Kind, Outcome, Slot
+from kagzi.store.operation import BUSY, Kind, Operation, Outcome, Slot
 from tests.laws import operations
 from tests.laws.operations import EVERY_WRITE, Run, new_id
 from tests.laws.world import LEASE, SERVED, World
@@ -109,7 +110,7 @@ async def test_a_write_that_meets_an_uncommitted_claim_waits_and_is_then_refused
     claimed, committed = asyncio.Event(), asyncio.Event()
 
     async def claim_slowly() -> None:
-        async def claim(connection: claims.Connection) -> None:
+        async def claim(connection: Connection) -> None:
             slot = Slot(new_id(), new_id())
             assert await claims.claim(connection, SERVED, [slot], LEASE, Outcome(), expired_too=True)
             claimed.set()
@@ -143,7 +144,7 @@ async def test_a_claim_skips_a_run_for_which_a_write_is_uncommitted(world: World
 
 @pytest.mark.parametrize("last", [operations.release, operations.complete, operations.fail], ids=lambda op: op.__name__)
 async def test_a_write_after_the_end_of_its_token_is_refused_in_the_same_batch_too(
-    world: World, last: Callable[[Run], operations.Operation]
+    world: World, last: Callable[[Run], Operation]
 ) -> None:
     for kind, make in EVERY_WRITE.items():
         run = await _prepared(world)

@@ -1,5 +1,5 @@
-"""Law 10, one lock order, and the locks of the fine print: rows are locked `FOR NO KEY UPDATE` by key, what somebody else
-holds is skipped and waits apart, and deadlocks and serialisation errors are retried inside the store.
+"""Law 10, one lock order, and the locks of the fine print: rows are locked `FOR NO KEY UPDATE` by key, what somebody
+else holds is skipped and waits apart, and deadlocks and serialisation errors are retried inside the store.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from kagzi.protocol.v1.common_pb2 import REPLACE, RetryPolicy
 from kagzi.protocol.v1.workflow_pb2 import StartWorkflowResponse
 from kagzi.store import leases, upkeep, workers
 from kagzi.store.errors import Unreachable
-from kagzi.store.operation import BUSY
+from kagzi.store.operation import BUSY, Operation
 from tests.laws import operations
-from tests.laws.operations import NAMESPACE, Operation, Run
+from tests.laws.operations import NAMESPACE, Run
 from tests.laws.world import SETTINGS, World
 
 

@@ -4,19 +4,18 @@ batch leaves the same rows and answers as the same operations one by one, each i
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kagzi.protocol.v1.common_pb2 import SIGNAL, ErrorDetail, Failure, RetryPolicy
+from kagzi.protocol.v1.common_pb2 import ErrorDetail, RetryPolicy
 from kagzi.store import batch, errors
 from kagzi.store.operation import Operation, Slot
 from tests.laws import operations
-from tests.laws.operations import NAMESPACE, Run, new_id
+from tests.laws.operations import NAMESPACE, Run
+from tests.laws.wishes import WISHES, Known, Wish, granted
 from tests.laws.world import LEASE, World
 
 TWIN = "twin"
@@ -72,115 +71,7 @@ async def _claimed_again(world: World, run: Run) -> list[Any]:
     return await world.deliveries()
 
 
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """One operation, by small numbers, so that operations of a drawn batch meet each other."""
-
-    kind: str
-    run: int
-    step: int
-    attempt: int
-    number: int
-    stranger: bool
-
-
-KINDS = (
-    "complete_step complete_step fail_step start_step await_signal timer signal receive set_state start_child begin_step"
-    " receive_signal await_child sleep fail_step_and_give_back wait suspend release complete fail continue_as_new cancel"
-    " terminate"
-).split()
-WISHES = st.builds(
-    Wish,
-    kind=st.sampled_from(KINDS),
-    run=st.integers(0, 2),
-    step=st.integers(0, 1),
-    attempt=st.integers(1, 2),
-    number=st.integers(0, 2),
-    stranger=st.integers(0, 9).map(lambda number: number == 0),
-)
-
-
-class Ids:
-    """The same id for the same meaning, in the batch and one by one."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[Any, ...], str] = {}
-
-    def __call__(self, *meaning: Any) -> str:
-        return self._known.setdefault(meaning, new_id())
-
-
-def _make(wish: Wish, ids: Callable[..., str]) -> Operation:  # noqa: C901, PLR0912 - one line for each kind
-    run = Run(ids("run", wish.run), ids("token", wish.run, wish.stranger))
-    if wish.stranger:
-        # Nobody but its holder knows the ids a run has on record.
-        ids = partial(ids, "stranger")
-    step, place = f"s{wish.step}", wish.step + 1
-    attempt = {"attempt_number": wish.attempt, "attempt_id": ids("attempt", wish.run, wish.step, wish.attempt)}
-    operation: Operation
-    match wish.kind:
-        case "complete_step":
-            operation = operations.complete_step(run, step, place, **attempt)
-        case "fail_step":
-            operation = operations.fail_step(run, step, place, **attempt)
-        case "start_step":
-            operation = operations.start_step(run, step, place, **attempt)
-        case "await_signal":
-            operation = operations.await_signal(
-                run, f"n{wish.number}", place, attempt_id=ids("wait", wish.run, wish.number)
-            )
-        case "timer":
-            operation = operations.timer(run, step, place)
-            operation.body.attempt_id = ids("timer", wish.run, wish.step)
-        case "signal":
-            operation = operations.signal(run.run_id, f"n{wish.number}", signal_id=ids("signal", wish.run, wish.number))
-        case "receive":
-            operation = operations.complete_step(
-                run,
-                f"receive-n{wish.number}",
-                place,
-                kind=SIGNAL,
-                attempt_id=ids("wait", wish.run, wish.number),
-                signal_id=ids("signal", wish.run, wish.number),
-            )
-        case "set_state":
-            operation = operations.set_state(run, wish.number, f'{{"n": {wish.number}}}')
-        case "start_child" | "await_child":
-            make = operations.start_child if wish.kind == "start_child" else operations.await_child
-            operation = make(run, step)
-            operation.body.position = place
-            operation.body.attempt_id = ids("child", wish.run, wish.step)
-            operation.body.child.run_id = ids("child run", wish.run, wish.step)
-        case "begin_step":
-            operation = operations.begin_step(run, step)
-            operation.body.attempt_id = attempt["attempt_id"]
-        case "receive_signal":
-            operation = operations.receive_signal(run, f"n{wish.number}")
-            operation.body.attempt_id = ids("wait", wish.run, wish.number)
-        case "sleep":
-            operation = operations.sleep(run, step)
-            operation.body.attempt_id = ids("timer", wish.run, wish.step)
-        case "fail_step_and_give_back":
-            operation = operations.fail_step_and_give_back(run, step)
-            operation.body.attempt_id = attempt["attempt_id"]
-        case "suspend":
-            operation = operations.suspend(run, step, f"receive-n{wish.number}")
-        case "fail":
-            retried = Failure(type="X", non_retryable=wish.number == 0)
-            operation = operations.fail(run, failure=retried, failed_step_id=step)
-        case "continue_as_new":
-            operation = operations.continue_as_new(run)
-            operation.body.new_run_id = ids("successor", wish.run)
-        case "cancel" | "terminate":
-            operation = getattr(operations, wish.kind)(run.run_id, f"reason {wish.number}")
-        case _:
-            operation = getattr(operations, wish.kind)(run)
-    if operation.operation_id is not None:
-        operation.operation_id = ids("operation", wish.kind, wish.run, wish.number)
-    return operation
-
-
-async def _begin(world: World, namespace: str, ids: Ids) -> None:
+async def _begin(world: World, namespace: str, ids: Known) -> None:
     """Three held runs. They are no kin: between runs no order is promised."""
     for number in range(3):
         start = operations.start(
@@ -205,10 +96,10 @@ async def _one_by_one(world: World, applied: list[Operation]) -> None:
             fallen.add(pair)
 
 
-async def _rows(world: World, namespace: str, ids: Ids) -> dict[str, list[dict[str, Any]]]:
+async def _rows(world: World, namespace: str, ids: Known) -> dict[str, list[dict[str, Any]]]:
     """What is stored for the drawn runs and their kin, without what no two transactions have in common."""
     found: dict[str, list[dict[str, Any]]] = {}
-    names = {value: str(meaning) for meaning, value in ids._known.items()}
+    names = {value: str(meaning) for meaning, value in ids.meanings.items()}
     for table, order in (
         ("workflow_runs", "external_id, run_id"),
         ("workflow_payloads", "run_id"),
@@ -247,7 +138,7 @@ def _told(operation: Operation) -> Any:
     plain.CopyFrom(operation.answer)  # type: ignore[union-attr, arg-type]
     for field, _ in list(plain.ListFields()):  # type: ignore[union-attr]
         if field.name.endswith(("_us", "_ms", "step", "signal", "facts", "number")):
-            plain.ClearField(field.name)  # type: ignore[union-attr, arg-type]
+            plain.ClearField(field.name)  # type: ignore[union-attr]
     return plain
 
 
@@ -260,10 +151,10 @@ def _told(operation: Operation) -> Any:
 @given(wishes=st.lists(WISHES, min_size=2, max_size=12))
 async def test_a_batch_does_what_its_operations_do_one_by_one(world: World, wishes: list[Wish]) -> None:
     await world.connection.execute("insert into kagzi.namespaces (namespace) values ($1) on conflict do nothing", TWIN)
-    ids = Ids()
+    ids = Known()
     await _begin(world, NAMESPACE, ids)
     await _begin(world, TWIN, ids)
-    alone = [_make(wish, ids) for wish in wishes]
+    alone = [granted(wish, ids) for wish in wishes]
     together = [replace(operation, namespace=TWIN) for operation in alone]
     await _one_by_one(world, alone)
     await batch.flush(world.database, TWIN, together, LEASE, 5.0)

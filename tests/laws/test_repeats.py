@@ -176,9 +176,7 @@ async def test_a_repeat_is_answered_as_the_first_time_although_somebody_else_has
         given.body.retry.initial_interval_ms = 1
     await world.flush(given)
     told = _told([given])
-    await world.until(
-        f"select bool_and(available_at < kagzi.now()) from kagzi.workflow_runs where run_id = '{run.run_id}'"
-    )  # noqa: S608
+    await world.until("select bool_and(available_at < kagzi.now()) from kagzi.workflow_runs")
     [other] = await world.claim()
     assert other.run_id == run.run_id
     before = await world.contents()

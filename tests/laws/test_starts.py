@@ -1,5 +1,5 @@
-"""Starting twice is one run. The run id is compared first, whatever `on_conflict` says; an external id names at most one
-active run, and one that was taken for ever stays taken, also for whoever looked just before.
+"""Starting twice is one run. The run id is compared first, whatever `on_conflict` says; an external id names at most
+one active run, and one that was taken for ever stays taken, also for whoever looked just before.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ import asyncio
 
 import pytest
 
-from kagzi.protocol.v1.common_pb2 import FOREVER, REJECT, REPLACE, RETURN_EXISTING, ErrorDetail
+from kagzi.protocol.v1.common_pb2 import FOREVER, PENDING, REJECT, REPLACE, RETURN_EXISTING, ErrorDetail
 from kagzi.protocol.v1.workflow_pb2 import StartWorkflowResponse
 from kagzi.store.operation import Operation, Slot
 from tests.laws import operations
@@ -75,7 +75,7 @@ async def test_a_replaced_run_ends_in_the_transaction_that_replaces_it(world: Wo
     old = await world.running(external_id="x")
     new = operations.start(external_id="x", on_conflict=REPLACE)
     [outcome] = await world.flush(new)
-    assert _answer(new) == StartWorkflowResponse(run_id=new.run_id, status=1)
+    assert _answer(new) == StartWorkflowResponse(run_id=new.run_id, status=PENDING)
     assert (await world.row(old.run_id))["status"] == "CANCELLED"
     assert [ended.run_id for ended in outcome.ended] == [old.run_id]
     late = operations.complete(old)

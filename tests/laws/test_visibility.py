@@ -11,8 +11,9 @@ import pytest
 
 from kagzi.protocol.v1.common_pb2 import Failure, RetryPolicy
 from kagzi.store import workers
+from kagzi.store.operation import Operation
 from tests.laws import operations
-from tests.laws.operations import NAMESPACE, Operation, Run
+from tests.laws.operations import NAMESPACE, Run
 from tests.laws.world import LEASE, World
 
 LEASE_S = LEASE.total_seconds()
@@ -144,9 +145,6 @@ async def test_the_database_refuses_a_row_that_contradicts_its_status(world: Wor
     run = await world.running()
     ended = "kagzi.now()" if status in ("COMPLETED", "FAILED", "CANCELLED") else "null"
     token = "claim_token" if status == "RUNNING" else "null"
+    change = f"status = '{status}', finished_at = {ended}, claim_token = {token}, {column}"
     with pytest.raises(asyncpg.CheckViolationError, match="run_available"):
-        await world.connection.execute(
-            f"update kagzi.workflow_runs set status = '{status}', finished_at = {ended}, claim_token = {token}, {column}"  # noqa: S608
-            " where run_id = $1",
-            run.run_id,
-        )
+        await world.connection.execute(f"update kagzi.workflow_runs set {change} where run_id = $1", run.run_id)  # noqa: S608

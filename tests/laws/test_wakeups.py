@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import pytest
 
 from kagzi.protocol.v1.worker_pb2 import EndAnswer
+from kagzi.store.operation import Operation
 from tests.laws import operations
-from tests.laws.operations import Operation, Run
+from tests.laws.operations import Run
 from tests.laws.parts import batching
 from tests.laws.world import World
 

@@ -156,5 +156,5 @@ class World:
     async def until(self, condition: str) -> None:
         """Waits until a query answers true."""
         async with asyncio.timeout(10):
-            while not await self.connection.fetchval(condition):
+            while not await self.connection.fetchval(condition):  # noqa: ASYNC110 - a database tells nobody
                 await asyncio.sleep(0.005)

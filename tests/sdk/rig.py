@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import asyncpg
 
@@ -19,8 +19,10 @@ from kagzi.server.app import Server
 from kagzi.server.settings import Settings
 from tests.house.tree import ROOT
 
+O = TypeVar("O")  # noqa: E741 - a workflow's output
+
 # Patience with what must happen; a machine under load takes its time.
-LONG = float(os.environ.get("RIGLONG","30"))
+LONG = 30.0
 
 
 class Rig:
@@ -33,12 +35,27 @@ class Rig:
 
     @contextlib.asynccontextmanager
     async def working(
-        self, *workflows: Workflow[Any, Any], codecs: Sequence[Codec] = (), drain: float = 0, **options: Any
+        self,
+        *workflows: Workflow[Any, Any],
+        codecs: Sequence[Codec] = (),
+        drain: float = 0,
+        in_place: bool = True,
+        **options: Any,
     ) -> AsyncIterator[Worker]:
-        """A worker for these workflows; it gives back what it holds when it is left."""
+        """A worker for these workflows; it gives back what it holds when it is left. Without `in_place` it gives a run
+        back whenever that waits, however short.
+        """
         worker = Worker(self.address, workflows=workflows, codecs=codecs, drain_timeout=drain, **options)
         async with worker:
+            if not in_place:
+                assert worker._shift is not None
+                worker._shift.in_place_us = 0
             yield worker
+
+    async def execute(self, workflow: Workflow[Any, O], input: Any = None, **options: Any) -> O:
+        """Starts a run and waits for its result, but not for ever."""
+        handle: Handle[O] = await self.client.start(workflow, input, **options)
+        return await handle.result(timeout=LONG)
 
     async def fetch(self, query: str, *values: object) -> list[asyncpg.Record]:
         connection = await asyncpg.connect(self.url)

@@ -80,7 +80,9 @@ async def start_child(ctx: Context, tag: str) -> Any:
 
 
 async def select(ctx: Context, tag: str) -> Any:
-    return list(await ctx.select(late=ctx.sleep(f"{tag}-late", "1h"), soon=ctx.step(f"{tag}-soon", times, ctx.run_id, tag)))
+    return list(
+        await ctx.select(late=ctx.sleep(f"{tag}-late", "1h"), soon=ctx.step(f"{tag}-soon", times, ctx.run_id, tag))
+    )
 
 
 async def now(ctx: Context, tag: str) -> Any:

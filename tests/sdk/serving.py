@@ -113,6 +113,7 @@ class Hand:
         self._arrived = asyncio.Condition()
         self._numbers = itertools.count(1)
         self._call: Any = None
+        self._writing = asyncio.Lock()
 
     async def run(self, address: str, types: list[str], welcomed: asyncio.Event) -> None:
         async with grpc.aio.insecure_channel(address) as channel:
@@ -127,20 +128,22 @@ class Hand:
                 await self._play(list(frame.deliveries))
 
     async def _play(self, deliveries: list[pb.Delivery]) -> None:
-        operations: list[pb.Operation] = []
         for delivery in deliveries:
             self.delivered.append(delivery)
             play = self.plays.get(delivery.workflow_type)
             if play is None:
                 self.held[delivery.run_id] = delivery
-            else:
-                operations += self._operations(delivery, play(delivery))
-        if deliveries:
-            names = [pb.Held(run_id=one.run_id, claim_token=one.claim_token) for one in deliveries]
-            frame = pb.ConnectRequest(operations=operations, delivered=names, credit=len(deliveries))
+            # One frame a run: several large outputs in one would be larger than a message may be.
+            operations = [] if play is None else self._operations(delivery, play(delivery))
+            name = pb.Held(run_id=delivery.run_id, claim_token=delivery.claim_token)
+            await self._write(pb.ConnectRequest(operations=operations, delivered=[name], credit=1))
+        async with self._arrived:
+            self._arrived.notify_all()
+
+    async def _write(self, frame: pb.ConnectRequest) -> None:
+        # A call takes one frame at a time.
+        async with self._writing:
             await self._call.write(frame)
-            async with self._arrived:
-                self._arrived.notify_all()
 
     def _operations(self, run: pb.Delivery, bodies: list[tuple[str, Message]]) -> list[pb.Operation]:
         operations = []
@@ -160,7 +163,7 @@ class Hand:
         """Does this for a held run, and lets go of it."""
         run = await self.holds(run_id)
         del self.held[run_id]
-        await self._call.write(pb.ConnectRequest(operations=self._operations(run, list(bodies))))
+        await self._write(pb.ConnectRequest(operations=self._operations(run, list(bodies))))
 
 
 @contextlib.asynccontextmanager

@@ -105,7 +105,7 @@ async def call(ctx: Context, which: str) -> bool:
 @pytest.mark.parametrize("which", CALLABLES)
 async def test_a_step_can_be(rig: Rig, which: str) -> None:
     async with rig.working(call):
-        assert await rig.client.execute(call, which)
+        assert await rig.execute(call, which)
 
 
 @workflow
@@ -134,7 +134,7 @@ async def keywords(ctx: Context) -> list[str]:
 
 async def test_keyword_arguments_may_have_any_name(rig: Rig) -> None:
     async with rig.working(keywords):
-        assert await rig.client.execute(keywords) == ["n", "f", "s"]
+        assert await rig.execute(keywords) == ["n", "f", "s"]
 
 
 variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="outside")
@@ -159,7 +159,7 @@ async def surroundings(ctx: Context) -> list[Any]:
 async def test_context_variables_travel_into_bodies(rig: Rig) -> None:
     variable.set("from the worker")
     async with rig.working(surroundings):
-        *bodies, run_id = await rig.client.execute(surroundings)
+        *bodies, run_id = await rig.execute(surroundings)
 
     assert bodies == [["from the worker", f"{run_id}/{name}"] for name in ("thread", "loop", "both")]
 
@@ -185,7 +185,7 @@ async def misfit(ctx: Context, sync: bool) -> str:
 @pytest.mark.parametrize("sync", [True, False])
 async def test_arguments_that_do_not_fit_are_the_error_of_the_step(rig: Rig, sync: bool) -> None:
     async with rig.working(misfit):
-        assert "missing 1 required positional argument: 'second'" in await rig.client.execute(misfit, sync)
+        assert "missing 1 required positional argument: 'second'" in await rig.execute(misfit, sync)
 
 
 def nothing_that_can_be_kept() -> object:
@@ -210,7 +210,7 @@ async def unkept(ctx: Context, large: bool) -> list[Any]:
 )
 async def test_a_result_that_cannot_be_kept_fails_the_step_at_once(rig: Rig, large: bool, message: str) -> None:
     async with rig.working(unkept):
-        kind, attempts, said = await rig.client.execute(unkept, large)
+        kind, attempts, said = await rig.execute(unkept, large)
 
     assert (kind, attempts) == ("PayloadError", 1)
     assert message in said
@@ -224,7 +224,7 @@ async def returns_too_much(ctx: Context) -> str:
 async def test_a_result_of_the_run_that_cannot_be_kept_fails_the_run(rig: Rig) -> None:
     async with rig.working(returns_too_much):
         with pytest.raises(RunFailed) as caught:
-            await rig.client.execute(returns_too_much)
+            await rig.execute(returns_too_much)
 
     assert caught.value.type == "PayloadError"
 
@@ -311,7 +311,7 @@ async def from_within(ctx: Context) -> str:
 
 async def test_a_body_that_cancels_itself_has_failed(rig: Rig) -> None:
     async with rig.working(from_within):
-        assert await rig.client.execute(from_within) == "the step's body was cancelled from within"
+        assert await rig.execute(from_within) == "the step's body was cancelled from within"
 
 
 @workflow
@@ -326,7 +326,7 @@ async def bad_names(ctx: Context, name: str) -> str:
 @pytest.mark.parametrize("name", ["", "a#2", "$own", "line\nbreak", "x" * 201])
 async def test_a_name_that_cannot_be_kept_is_refused_where_it_is_used(rig: Rig, name: str) -> None:
     async with rig.working(bad_names):
-        assert "a step's name" in await rig.client.execute(bad_names, name)
+        assert "a step's name" in await rig.execute(bad_names, name)
 
 
 @workflow
@@ -339,4 +339,4 @@ async def test_a_run_with_too_many_steps_fails_and_says_what_to_do(rig: Rig, mon
     monkeypatch.setattr("kagzi.sdk.history.MOST_STEPS", 30)
     async with rig.working(endless):
         with pytest.raises(RunFailed, match=r"at most 30 steps: .* ctx\.continue_as_new"):
-            await rig.client.execute(endless)
+            await rig.execute(endless)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kagzi import Context, NonRetryable, Retry, RetryAfter, RunFailed, StepFailed, step, workflow
+from kagzi import Context, Handle, NonRetryable, Retry, RetryAfter, RunFailed, StepFailed, step, workflow
 from tests.sdk.rig import LONG, Gate, Rig, rigged
 
 AT_ONCE = Retry(max_attempts=3, initial="10ms")
@@ -55,15 +55,15 @@ async def test_a_failed_step_is_tried_again(rig: Rig) -> None:
 
 async def test_a_step_that_has_used_up_its_tries_raises_its_last_error(rig: Rig) -> None:
     async with rig.working(persistent):
-        assert await rig.client.execute(persistent, 5) == ["ValueError", "try 3", 3]
+        assert await rig.execute(persistent, 5) == ["ValueError", "try 3", 3]
 
 
-@workflow(step_retry=Retry(max_attempts=2, initial=0))
+@workflow(step_retry=Retry(max_attempts=2, initial="1ms"))
 async def declared(ctx: Context, which: str) -> int:
     chosen: dict[str, Any] = {
         "workflow": fails,
-        "step": step(retry=Retry(max_attempts=4, initial=0))(fails),
-        "call": step(retry=Retry(max_attempts=4, initial=0))(fails).with_options(retry=Retry(max_attempts=1)),
+        "step": step(retry=Retry(max_attempts=4, initial="1ms"))(fails),
+        "call": step(retry=Retry(max_attempts=4, initial="1ms"))(fails).with_options(retry=Retry(max_attempts=1)),
     }
     try:
         await ctx.step("try", chosen[which], 10)
@@ -75,7 +75,7 @@ async def declared(ctx: Context, which: str) -> int:
 @pytest.mark.parametrize(("which", "attempts"), [("workflow", 2), ("step", 4), ("call", 1)])
 async def test_the_nearest_policy_counts(rig: Rig, which: str, attempts: int) -> None:
     async with rig.working(declared):
-        assert await rig.client.execute(declared, which) == attempts
+        assert await rig.execute(declared, which) == attempts
     assert len(tries) == attempts
 
 
@@ -89,26 +89,32 @@ async def by_default(ctx: Context) -> int:
 
 
 async def test_a_step_that_says_nothing_has_three_attempts(rig: Rig) -> None:
-    async with rig.working(by_default):
+    async with rig.working(by_default, in_place=False):
         handle = await rig.client.start(by_default)
-        # The delays of 1 s and 2 s, waited for in place or not, need not pass.
-        for attempt in (1, 2):
-            await rig.until(
-                "update kagzi.step_runs set retry_at = kagzi.now() where run_id = $1 and attempt_number = $2 "
-                "and status = 'FAILED' returning 1",
+        for delay in (1, 2):
+            (row,) = await rig.until(
+                "select extract(epoch from s.retry_at - s.finished_at)::float8 as delay from kagzi.workflow_runs r "
+                "join kagzi.step_runs s using (namespace, run_id) where r.run_id = $1 and r.status = 'SLEEPING' "
+                "and s.is_latest and s.attempt_number = $2",
                 handle.run_id,
-                attempt,
+                delay,
             )
-            await rig.fetch(
-                "update kagzi.workflow_runs set available_at = kagzi.now() where run_id = $1 and status = 'SLEEPING'",
-                handle.run_id,
-            )
+            assert row["delay"] == delay
+            await skip_delay(rig, handle)
         assert await handle.result(timeout=LONG) == 3
+
+
+async def skip_delay(rig: Rig, handle: Handle[Any]) -> None:
+    """The next attempt of a suspended run's step is due now."""
+    await rig.fetch("update kagzi.step_runs set retry_at = kagzi.now() where run_id = $1 and is_latest", handle.run_id)
+    await rig.fetch("update kagzi.workflow_runs set available_at = kagzi.now() where run_id = $1", handle.run_id)
 
 
 @workflow
 async def patient(ctx: Context) -> list[Any]:
-    result = await ctx.step("try", step(fails).with_options(retry=Retry(max_attempts=2, initial="1h", max_interval="1h")), 1)
+    result = await ctx.step(
+        "try", step(fails).with_options(retry=Retry(max_attempts=2, initial="1h", max_interval="1h")), 1
+    )
     return [result, ctx.attempt]
 
 
@@ -118,8 +124,7 @@ async def test_a_run_is_given_back_while_a_step_waits_long_for_its_next_attempt(
         (waiting,) = await rig.sleeping(handle)
         assert waiting["step"] == "try"
         assert tries == [1]
-        await rig.fetch("update kagzi.step_runs set retry_at = kagzi.now() where run_id = $1", handle.run_id)
-        await rig.fetch("update kagzi.workflow_runs set available_at = kagzi.now() where run_id = $1", handle.run_id)
+        await skip_delay(rig, handle)
         assert await handle.result(timeout=LONG) == [2, 1]
 
     assert await rig.attempts(handle, "try") == ["FAILED", "COMPLETED"]
@@ -136,7 +141,7 @@ async def final(ctx: Context) -> list[Any]:
 
 async def test_non_retryable_ends_it_at_once(rig: Rig) -> None:
     async with rig.working(final):
-        assert await rig.client.execute(final) == ["NonRetryable", 1]
+        assert await rig.execute(final) == ["NonRetryable", 1]
 
 
 async def busy() -> int:
@@ -153,7 +158,7 @@ async def told_when(ctx: Context) -> int:
 
 async def test_retry_after_says_when(rig: Rig) -> None:
     async with rig.working(told_when):
-        assert await asyncio.wait_for(rig.client.execute(told_when), LONG) == 2
+        assert await rig.execute(told_when) == 2
 
 
 @workflow
@@ -165,7 +170,7 @@ async def slow(ctx: Context) -> list[Any]:
             tries.append("stopped")
 
     try:
-        await ctx.step("slow", step(timeout="30ms", retry=Retry(max_attempts=2, initial=0))(sleeps))
+        await ctx.step("slow", step(timeout="30ms", retry=Retry(max_attempts=2, initial="1ms"))(sleeps))
     except StepFailed as error:
         return [error.type, error.message, error.attempts]
     return []
@@ -173,7 +178,7 @@ async def slow(ctx: Context) -> list[Any]:
 
 async def test_an_attempt_that_takes_too_long_is_cancelled_and_has_failed(rig: Rig) -> None:
     async with rig.working(slow):
-        assert await rig.client.execute(slow) == ["TimeoutError", "the attempt took longer than 0.03 s", 2]
+        assert await rig.execute(slow) == ["TimeoutError", "the attempt took longer than 0.03 s", 2]
     assert tries == ["stopped", "stopped"]
 
 
@@ -187,7 +192,7 @@ async def slow_thread(ctx: Context) -> list[Any]:
         if len(tries) == 1:
             release.wait(LONG)
 
-    await ctx.step("slow", step(timeout="100ms", retry=Retry(max_attempts=2, initial=0))(blocks))
+    await ctx.step("slow", step(timeout="100ms", retry=Retry(max_attempts=2, initial="1ms"))(blocks))
     return tries
 
 
@@ -224,7 +229,7 @@ async def crowded(ctx: Context) -> list[Any]:
 async def test_a_body_that_waits_for_a_thread_beyond_its_time_never_begins(rig: Rig) -> None:
     release.clear()
     async with rig.working(crowded, concurrency=1):
-        assert await rig.client.execute(crowded) == ["TimeoutError", "TimeoutError"]
+        assert await rig.execute(crowded) == ["TimeoutError", "TimeoutError"]
         release.set()
 
     assert tries == [0]
@@ -299,7 +304,7 @@ async def wrapped(ctx: Context) -> str:
 @set_aside_keeps_its_number
 async def test_an_error_raised_for_a_failed_step_sets_that_step_aside(rig: Rig) -> None:
     async with rig.working(wrapped):
-        assert await rig.client.execute(wrapped) == "strong"
+        assert await rig.execute(wrapped) == "strong"
 
 
 @workflow(retry=Retry(max_attempts=2, initial="10ms"), step_retry=ONCE)
@@ -336,7 +341,7 @@ async def parent(ctx: Context) -> list[Any]:
 
 async def test_a_failed_child_is_started_anew_by_a_retry_of_the_whole(rig: Rig) -> None:
     async with rig.working(parent, fragile_child):
-        assert await asyncio.wait_for(rig.client.execute(parent), LONG) == ["strong", 2]
+        assert await rig.execute(parent) == ["strong", 2]
 
 
 @workflow(retry=Retry(max_attempts=2, initial="10ms"))
@@ -348,7 +353,7 @@ async def plainly_wrong(ctx: Context) -> None:
 async def test_a_workflow_that_has_used_up_its_tries_has_failed(rig: Rig) -> None:
     async with rig.working(plainly_wrong):
         with pytest.raises(RunFailed, match="in the workflow itself"):
-            await rig.client.execute(plainly_wrong)
+            await rig.execute(plainly_wrong)
     assert tries == [1, 2]
 
 
@@ -361,7 +366,7 @@ async def hopeless(ctx: Context) -> None:
 async def test_non_retryable_ends_the_tries_of_the_whole(rig: Rig) -> None:
     async with rig.working(hopeless):
         with pytest.raises(RunFailed, match="no"):
-            await rig.client.execute(hopeless)
+            await rig.execute(hopeless)
     assert tries == [1]
 
 
@@ -380,7 +385,7 @@ async def test_the_state_of_a_new_try_replaces_that_of_the_last(rig: Rig) -> Non
         handle = await rig.client.start(published)
         await gate.arrival()
         await rig.until(
-            "select 1 from kagzi.workflow_runs where run_id = $1 and state = '{\"try\": 2, \"number\": 3}'", handle.run_id
+            'select 1 from kagzi.workflow_runs where run_id = $1 and state = \'{"try": 2, "number": 3}\'', handle.run_id
         )
         gate.open()
         await handle.result(timeout=LONG)

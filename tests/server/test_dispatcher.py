@@ -5,7 +5,7 @@ alone while their workers may not have been heard, and runs that may take their 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import asyncpg
 import pytest
@@ -37,6 +37,12 @@ async def _quiet(world: World, place: Place, count: int) -> None:
     assert len(place.given) == count
 
 
+async def _until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 - nobody tells of the passing of time
+            await asyncio.sleep(0.01)
+
+
 async def _reserved(dispatcher: Dispatcher) -> Slot:
     """Waits until the dispatcher has seen that nothing is due, and takes a place."""
     async with asyncio.timeout(10):
@@ -65,8 +71,8 @@ async def test_a_run_is_handed_over_as_it_is_stored(world: World) -> None:
     await world.connection.execute("update kagzi.workflow_runs set available_at = kagzi.now() - interval '1 s'")
     claimed = {one.run_id: one for one in await world.deliveries(9)}[start.run_id]
     for own in ("claim_token", "now_us", "lease_until_us"):
-        delivery.ClearField(own)  # type: ignore[arg-type]
-        claimed.ClearField(own)  # type: ignore[arg-type]
+        delivery.ClearField(own)
+        claimed.ClearField(own)
     assert delivery == claimed
 
 
@@ -161,12 +167,10 @@ async def test_leases_that_ran_out_are_not_claimed_in_the_grace_after_losing_the
             dispatcher.join(place)
             await world.start()
             await place.has(1)
-            while not dispatcher.expired_too:
-                await asyncio.sleep(0.05)
+            await _until(lambda: dispatcher.expired_too)
             run = await world.running()
             async with proxy.away():
-                while dispatcher.expired_too:
-                    await asyncio.sleep(0.01)
+                await _until(lambda: not dispatcher.expired_too)
                 await connection.execute(
                     "update kagzi.workflow_runs set available_at = kagzi.now() - interval '1 s' where run_id = $1",
                     run.run_id,
@@ -231,8 +235,7 @@ async def test_several_polls_of_one_worker_are_given_one_suspect_together(world:
     async with dispatching(world.database, interval=0.05) as (dispatcher, _):
         for poll in polls:
             dispatcher.join(poll)
-        while not any(poll.given for poll in polls):
-            await asyncio.sleep(0.01)
+        await _until(lambda: any(poll.given for poll in polls))
         await asyncio.sleep(0.3)
     assert sum(len(poll.given) for poll in polls) == 1
 

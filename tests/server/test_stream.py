@@ -5,32 +5,22 @@ commits, statements and frames things cost, and that what a frame holds keeps it
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
 from statistics import median
-from typing import Any
 
-import asyncpg
-import grpc
 import pytest
 import pytest_asyncio
-from asyncpg.connection import Connection
 
 from kagzi.protocol.v1 import worker_pb2 as pb
-from kagzi.protocol.v1.common_pb2 import FUNCTION, ErrorDetail, Payload
-from kagzi.protocol.v1.worker_pb2_grpc import WorkerServiceStub
+from kagzi.protocol.v1.common_pb2 import SIGNAL, Payload
 from kagzi.protocol.v1.workflow_pb2 import (
     CancelWorkflowRequest,
     SignalWorkflowRequest,
     StartWorkflowRequest,
     StartWorkflowsRequest,
 )
-from kagzi.protocol.v1.workflow_pb2_grpc import WorkflowServiceStub
-from kagzi.server.app import Server
-from kagzi.server.settings import Settings
 from tests.laws.operations import new_id
-from tests.laws.world import SETTINGS
-from tests.proxy import Proxy
+from tests.server.wire import Place, Worker, end, serving, step
 
 
 @pytest_asyncio.fixture
@@ -99,7 +89,7 @@ async def test_a_frame_of_a_hundred_results_costs_one_commit_and_one_frame_back(
     # A lane a run; in one lane all of them are one batch.
     before, place.proxy.commits = len(worker.frames), 0
     await worker.send(operations=[worker.operation(run, step_completed=step(1)) for run in held])
-    await worker.until(lambda: len(worker.answers) == 100)
+    await worker.answered(100)
     assert place.proxy.commits <= place.server.settings.batcher_lanes
     assert len(worker.frames) - before <= place.server.settings.batcher_lanes
 
@@ -109,7 +99,7 @@ async def test_a_step_costs_one_frame_each_way_and_one_commit(place: Place, work
     sent, received, place.proxy.commits = worker.sent, len(worker.frames), 0
     for position in range(1, 21):
         await worker.send(operations=[worker.operation(run, step_completed=step(position))])
-        await worker.until(lambda done=position: len(worker.answers) == done)
+        await worker.answered(position)
     assert worker.sent - sent == 20
     assert len(worker.frames) - received == 20
     assert place.proxy.commits == 20
@@ -129,7 +119,7 @@ async def test_a_run_that_is_handed_over_and_ends_in_one_frame_costs_two_commits
             worker.operation(run, complete=end()),
         ]
     )
-    await worker.until(lambda: len(worker.answers) == 4)
+    await worker.answered(4)
     assert await place.status(run_id) == "COMPLETED"
     assert place.proxy.commits == 2
 
@@ -148,10 +138,8 @@ async def test_what_follows_an_operation_that_fails_its_checks_falls(place: Plac
     too_large = step(2, output=Payload(data=b"1" * (2 * 1024 * 1024 + 1)))
     await worker.send(operations=[worker.operation(run, step_completed=step(1))])
     await worker.send(operations=[worker.operation(run, step_completed=too_large)])
-    await worker.send(
-        operations=[worker.operation(run, step_completed=step(3)), worker.operation(run, complete=end())]
-    )
-    await worker.until(lambda: len(worker.answers) == 4)
+    await worker.send(operations=[worker.operation(run, step_completed=step(3)), worker.operation(run, complete=end())])
+    await worker.answered(4)
     assert worker.answers == {1: "OK", 2: "LIMIT_EXCEEDED", 3: "PREDECESSOR_REFUSED", 4: "PREDECESSOR_REFUSED"}
     assert await place.status(run.run_id) == "RUNNING"
     steps = await place.connection.fetch("select step_id from kagzi.step_runs")
@@ -169,7 +157,7 @@ async def test_a_refused_operation_brings_down_its_own_run_alone(place: Place, w
         pb.Operation(number=99, run_id=sick.run_id, claim_token=sick.claim_token),
     ]
     await worker.send(operations=frame)
-    await worker.until(lambda: len(worker.answers) == 6)
+    await worker.answered(6)
     assert worker.answers == {
         1: "PRECONDITION_FAILED",
         2: "OK",
@@ -205,11 +193,10 @@ async def test_a_stream_that_comes_back_goes_on_and_gives_back_what_it_does_not_
     crashes = await place.connection.fetch("select crashes from kagzi.workflow_runs")
     assert {row["crashes"] for row in crashes} == {0}
     await second.send(operations=[second.operation(held[0], complete=end())])
-    await second.until(lambda: len(second.answers) == 1)
+    await second.answered(1)
     assert await place.status(held[0].run_id) == "COMPLETED"
     async with asyncio.timeout(5):
-        while not first.ended:
-            await asyncio.sleep(0.01)
+        await first.over()
     for worker in (first, second):
         await worker.close()
 
@@ -238,11 +225,11 @@ async def test_what_was_acknowledged_stays_with_its_worker_when_the_stream_ends(
 
 async def test_a_held_run_hears_of_cancel_and_signal_over_its_stream(place: Place, worker: Worker) -> None:
     [run] = await _held(place, worker, 1)
-    waits = pb.StepStarted(step_id="r", attempt_id=new_id(), kind=3, attempt_number=1, position=1, target="paid")
+    waits = pb.StepStarted(step_id="r", attempt_id=new_id(), kind=SIGNAL, attempt_number=1, position=1, target="paid")
     await worker.send(
         operations=[worker.operation(run, step_started=waits), worker.operation(run, wait=pb.Wait(step_ids=["r"]))]
     )
-    await worker.until(lambda: len(worker.answers) == 2)
+    await worker.answered(2)
     sent = await place.workflows.SignalWorkflow(SignalWorkflowRequest(run_id=run.run_id, name="paid"))
     await worker.until(lambda: any(frame.wakes for frame in worker.frames))
     [wake] = [wake for frame in worker.frames for wake in frame.wakes]

@@ -1,4 +1,4 @@
-"""A whole server for a test, the database behind a proxy that counts, and a worker that speaks the stream frame by frame."""
+"""A whole server for a test, its database behind a proxy that counts, and a worker that speaks the stream by frames."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Place:
 
     async def until(self, condition: str, *values: Any) -> None:
         async with asyncio.timeout(10):
-            while not await self.connection.fetchval(condition, *values):
+            while not await self.connection.fetchval(condition, *values):  # noqa: ASYNC110 - a database tells nobody
                 await asyncio.sleep(0.005)
 
 
@@ -98,6 +98,11 @@ class Worker:
     def ended(self) -> bool:
         return self._reading is not None and self._reading.done()
 
+    async def over(self) -> None:
+        """Waits for the end of the stream."""
+        assert self._reading is not None
+        await asyncio.wait({self._reading})
+
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(10):
             while not condition():
@@ -119,6 +124,10 @@ class Worker:
                 refused = answer.WhichOneof("answer") == "refused"
                 told[answer.number] = ErrorDetail.Code.Name(answer.refused.code) if refused else "OK"
         return told
+
+    async def answered(self, count: int) -> None:
+        """Waits until so many operations have their answers."""
+        await self.until(lambda: len(self.answers) == count)
 
     async def take(self, count: int = 1) -> list[pb.Held]:
         """Waits for so many deliveries in all and acknowledges them."""

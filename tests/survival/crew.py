@@ -26,14 +26,14 @@ _CONNECTED = "connected to"
 class WorkerProcess:
     """`kagzi worker` on the program of these tests."""
 
-    def __init__(self, name: str, command: list[str], effects_file: Path, log: Path) -> None:
+    def __init__(self, name: str, command: list[str], environment: dict[str, str], log: Path) -> None:
         self.name = name
         self.log = log
         with log.open("wb") as out:
             self.process = subprocess.Popen(
                 command,
                 cwd=ROOT,
-                env={**os.environ, effects.FILE: str(effects_file), effects.WORKER: name},
+                env={**os.environ, **environment, effects.WORKER: name},
                 stdout=out,
                 stderr=subprocess.STDOUT,
             )
@@ -65,11 +65,12 @@ class Crew:
         self._options = ["--url", address, *options]
         self._numbers = itertools.count(1)
 
-    def hire(self, *options: str) -> WorkerProcess:
+    def hire(self, *options: str, **environment: str) -> WorkerProcess:
         """One more worker; it may not be connected yet."""
         name = f"worker-{next(self._numbers)}"
         command = [*self._command, *self._options, *options]
-        worker = WorkerProcess(name, command, self.effects, self._directory / f"{name}.log")
+        variables = {effects.FILE: str(self.effects), **environment}
+        worker = WorkerProcess(name, command, variables, self._directory / f"{name}.log")
         self.workers.append(worker)
         return worker
 

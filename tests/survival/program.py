@@ -5,13 +5,16 @@ something that no other execution of it would return, so that a result can be to
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 import time
 from dataclasses import dataclass
 
-from kagzi import Context, Retry, StepFailed, step, workflow
+from kagzi import Absent, Applied, Context, Retry, StepFailed, step, workflow
 from tests.survival.effects import note
 
+# Set for a worker that is to be killed in the middle of an effect.
+DOOMED = "SURVIVAL_DOOMED"
 # Between an effect and its acknowledgement: long enough for a kill to fall into it now and then.
 _AFTERWARDS = 0.02
 
@@ -125,6 +128,31 @@ async def pay() -> str:
 async def paying(ctx: Context) -> str:
     """An effect whose outcome nobody but a person can tell."""
     return await ctx.step("pay", pay)
+
+
+@step(effect=True)
+async def transfer(answer: str) -> str:
+    """Hangs after its effect, where its worker is to be killed."""
+    note("begin")
+    value = _effect("transferred")
+    if DOOMED in os.environ:
+        await asyncio.Event().wait()
+    return value
+
+
+@transfer.reconcile
+async def look_up(key: str, answer: str) -> Applied | Absent:
+    note("asked", key)
+    return Applied("found") if answer == "applied" else Absent()
+
+
+transfer_blindly = step(effect=True)(transfer.function)
+
+
+@workflow
+async def transferring(ctx: Context, answer: str) -> str:
+    """An effect, with a reconciler that gives this answer, or with none."""
+    return await ctx.step("transfer", transfer if answer else transfer_blindly, answer)
 
 
 @workflow

@@ -6,24 +6,15 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
-from typing import Any
 
-import asyncpg
 import pytest
 
 from kagzi import Client
 from tests.survival.crew import Crew
 from tests.survival.load import until
 from tests.survival.program import held
+from tests.survival.record import rows
 from tests.survival.station import Station
-
-
-async def rows(url: str, query: str, *values: object) -> list[tuple[Any, ...]]:
-    connection = await asyncpg.connect(url)
-    try:
-        return [tuple(row) for row in await connection.fetch(query, *values)]
-    finally:
-        await connection.close()
 
 
 def begins(crew: Crew) -> list[tuple[str, str]]:

@@ -6,15 +6,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
 
-import asyncpg
 import pytest
 
 from kagzi import Client, Context, Worker, step, workflow
 from kagzi.server.app import Server
 from tests.sdk.serving import serving
 from tests.survival.load import until
+from tests.survival.record import rows
 from tests.survival.relay import Relay
 
 ran: list[str] = []
@@ -59,14 +58,6 @@ async def relay(server: Server) -> AsyncIterator[Relay]:
     ran.clear()
     async with Relay(server.address) as relay:
         yield relay
-
-
-async def rows(url: str, query: str, *values: object) -> list[tuple[Any, ...]]:
-    connection = await asyncpg.connect(url)
-    try:
-        return [tuple(row) for row in await connection.fetch(query, *values)]
-    finally:
-        await connection.close()
 
 
 async def test_no_body_begins_before_every_result_the_code_has_got_is_durable(server: Server, relay: Relay) -> None:

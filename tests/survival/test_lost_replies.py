@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import asyncpg
 import pytest
 
 from kagzi import Client, Context, Handle, Retry, StepFailed, Worker, step, workflow
@@ -21,6 +20,7 @@ from kagzi.errors import RunCancelled, RunFailed
 from kagzi.sdk.current import current_step
 from tests.database import Databases
 from tests.survival.load import until
+from tests.survival.record import rows
 from tests.survival.relay import Relay
 from tests.survival.station import Station
 
@@ -107,11 +107,7 @@ class Pair:
     servers: tuple[Station, Station]
 
     async def fetch(self, query: str, *values: object) -> list[tuple[Any, ...]]:
-        connection = await asyncpg.connect(self.url)
-        try:
-            return [tuple(row) for row in await connection.fetch(query, *values)]
-        finally:
-            await connection.close()
+        return await rows(self.url, query, *values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,25 +132,25 @@ class Way:
 
     async def once(self, run_id: str) -> None:
         """Every step of the run and of its descendants is on record once, and its body ran once."""
-        rows = await self.pair.fetch(
+        steps = await self.pair.fetch(
             "select s.run_id::text, s.step_id, count(*), array_agg(distinct s.status) from kagzi.step_runs s "
             "join kagzi.workflow_runs r using (namespace, run_id) where r.task_queue = $1 and s.kind = 'FUNCTION' "
             "group by 1, 2",
             self.queue,
         )
-        assert {(run, name): ran[run, name] for run, name, _, _ in rows} == {
-            (run, name): 2 if name == "doomed" else 1 for run, name, _, _ in rows
+        assert {(run, name): ran[run, name] for run, name, _, _ in steps} == {
+            (run, name): 2 if name == "doomed" else 1 for run, name, _, _ in steps
         }
-        for _, name, count, statuses in rows:
+        for _, name, count, statuses in steps:
             assert (count, statuses) == ((2, ["FAILED"]) if name == "doomed" else (1, ["COMPLETED"]))
 
     async def runs(self) -> dict[tuple[str, str], int]:
         """How many runs there are of each type and status."""
-        rows = await self.pair.fetch(
+        found = await self.pair.fetch(
             "select workflow_type, status, count(*) from kagzi.workflow_runs where task_queue = $1 group by 1, 2",
             self.queue,
         )
-        return {(name, status): count for name, status, count in rows}
+        return {(name, status): count for name, status, count in found}
 
 
 @pytest.fixture(scope="module")

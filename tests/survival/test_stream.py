@@ -8,7 +8,6 @@ import uuid
 from collections.abc import AsyncIterator
 from typing import Any
 
-import asyncpg
 import pytest
 
 from kagzi import Client
@@ -20,6 +19,7 @@ from kagzi.server.api import stream
 from kagzi.server.app import Server
 from tests.sdk.serving import serving
 from tests.survival.line import Line, held
+from tests.survival.record import rows
 
 TYPE = "by-hand"
 
@@ -37,12 +37,9 @@ async def client(server: Server) -> AsyncIterator[Client]:
 
 
 async def run_of(url: str, run_id: str) -> tuple[Any, ...]:
-    connection = await asyncpg.connect(url)
-    try:
-        query = "select status, crashes, claim_token::text from kagzi.workflow_runs where run_id = $1"
-        return tuple(await connection.fetchrow(query, run_id) or ())
-    finally:
-        await connection.close()
+    query = "select status, crashes, claim_token::text from kagzi.workflow_runs where run_id = $1"
+    [run] = await rows(url, query, run_id)
+    return run
 
 
 def completed() -> pb.Complete:

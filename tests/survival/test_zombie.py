@@ -12,13 +12,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import asyncpg
 import pytest
 
 from kagzi import Client, Handle
 from tests.survival.crew import Crew, WorkerProcess, stopped
 from tests.survival.load import until, until_async
 from tests.survival.program import held, held_in_thread, paying, resting, stumbling
+from tests.survival.record import rows
 from tests.survival.relay import Relay
 from tests.survival.station import Station
 
@@ -31,14 +31,6 @@ def server(database_url: str, tmp_path: Path) -> Iterator[Station]:
         yield server
 
 
-async def rows(url: str, query: str, *values: object) -> list[asyncpg.Record]:
-    connection = await asyncpg.connect(url)
-    try:
-        return list(await connection.fetch(query, *values))
-    finally:
-        await connection.close()
-
-
 async def written(url: str, run_id: str) -> list[str]:
     """Every row of the run as it stands, with the transaction that wrote it."""
     found = await rows(
@@ -48,7 +40,7 @@ async def written(url: str, run_id: str) -> list[str]:
         "union all select xmin::text || t::text from kagzi.workflow_payloads t where run_id = $1 order by 1",
         run_id,
     )
-    return [row["text"] for row in found]
+    return [text for (text,) in found]
 
 
 async def recorded(url: str, run_id: str, step: str, status: str) -> bool:
@@ -158,5 +150,5 @@ async def test_a_lease_that_ran_out_and_that_nobody_took_is_renewed(
         begins = [entry.step for entry in crew.entries() if entry.what == "begin"]
         assert begins == ["before", "hold", "after"]
         assert result == [entry.value for entry in crew.entries() if entry.what == "effect"]
-        [run] = await rows(database_url, "select crashes from kagzi.workflow_runs where run_id = $1", handle.run_id)
-        assert run["crashes"] == 0
+        query = "select crashes from kagzi.workflow_runs where run_id = $1"
+        assert await rows(database_url, query, handle.run_id) == [(0,)]
