@@ -1,5 +1,5 @@
-"""The laboratory: a database, a server and workers as processes of their own, with their CPU time and memory. Durability is
-asserted, never assumed.
+"""The laboratory: a database, a server and workers as processes of their own, with their CPU time and memory.
+Durability is asserted, never assumed.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -111,8 +112,6 @@ def _start(*arguments: str, environment: dict[str, str] | None = None) -> subpro
 
 
 def _free_port() -> int:
-    import socket
-
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

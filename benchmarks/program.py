@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 
 from kagzi import Context, step, workflow
 
@@ -44,7 +45,5 @@ async def fan(ctx: Context, count: int) -> int:
 @workflow
 async def nap(ctx: Context, until: float) -> float:
     """Sleeps until a moment and says how late it woke, in seconds."""
-    from datetime import UTC, datetime
-
     await ctx.sleep_until("nap", datetime.fromtimestamp(until, UTC))
     return ctx.now().timestamp() - until

@@ -17,9 +17,7 @@ GENERATED = SOURCE / "protocol" / "v1"
 
 def pins() -> dict[str, Version]:
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
-    found = [
-        re.fullmatch(r"([\w.-]+)==([\w.]+)", line) for line in lines if line and not line.startswith("#")
-    ]
+    found = [re.fullmatch(r"([\w.-]+)==([\w.]+)", line) for line in lines if line and not line.startswith("#")]
     assert None not in found, "constraints.txt holds `name==version` and comments, nothing else"
     return {canonicalize_name(pin[1]): Version(pin[2]) for pin in found if pin}
 
@@ -27,10 +25,7 @@ def pins() -> dict[str, Version]:
 def requirements() -> list[Requirement]:
     project = PROJECT["project"]
     extras = [line for extra in project["optional-dependencies"].values() for line in extra]
-    every = [
-        Requirement(line)
-        for line in [*project["dependencies"], *extras, *PROJECT["build-system"]["requires"]]
-    ]
+    every = [Requirement(line) for line in [*project["dependencies"], *extras, *PROJECT["build-system"]["requires"]]]
     return [requirement for requirement in every if requirement.name != "kagzi"]
 
 
@@ -52,9 +47,7 @@ def test_every_dependency_is_pinned_within_its_range() -> None:
 
 def test_the_floor_of_grpcio_is_what_the_generated_stubs_demand() -> None:
     texts = [path.read_text(encoding="utf-8") for path in GENERATED.glob("*_pb2_grpc.py")]
-    demanded = {
-        Version(found[1]) for text in texts if (found := re.search(r"GENERATED_VERSION = '(.+?)'", text))
-    }
+    demanded = {Version(found[1]) for text in texts if (found := re.search(r"GENERATED_VERSION = '(.+?)'", text))}
     assert demanded == {floor("grpcio")}
 
 

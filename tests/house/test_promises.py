@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import tomllib
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +34,16 @@ def entries() -> dict[str, dict[str, Any]]:
 def exists(node: str) -> bool:
     """Whether a file of tests has a function of this name, in a class or not."""
     path, _, name = node.partition("::")
-    if not (ROOT / path).is_file() or not name.startswith("test_"):
-        return False
-    tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
-    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
-    return any(isinstance(found, functions) and found.name == name for found in ast.walk(tree))
+    return name.startswith("test_") and name in functions(ROOT / path)
+
+
+@cache
+def functions(path: Path) -> frozenset[str]:
+    """The names of the functions in a file; none when there is no such file."""
+    tree = ast.parse(path.read_text(encoding="utf-8") if path.is_file() else "")
+    return frozenset(
+        found.name for found in ast.walk(tree) if isinstance(found, ast.FunctionDef | ast.AsyncFunctionDef)
+    )
 
 
 def test_both_documents_are_mapped() -> None:

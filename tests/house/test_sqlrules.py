@@ -66,9 +66,7 @@ UNLAWFUL = {
     "update k.runs set a = 1 where not namespace = :namespace": "UPDATE of k.runs",
     "update k.runs set a = 1 where namespace = :namespaces": "UPDATE of k.runs",
     "update k.runs r set a = 1 from k.x x where x.namespace = :namespace": "UPDATE of k.runs",
-    "update k.runs r set a = 1 where exists (select 1 from k.x where namespace = :namespace)": (
-        "UPDATE of k.runs"
-    ),
+    "update k.runs r set a = 1 where exists (select 1 from k.x where namespace = :namespace)": ("UPDATE of k.runs"),
     "with gone as (delete from k.runs where a = 1 returning a) select a from gone": "DELETE of k.runs",
     "delete from k.runs using k.x where runs.namespace = x.namespace": "DELETE of k.runs",
     "insert into k.runs (run_id) values (:run_id)": "does not name the column namespace",
@@ -88,9 +86,7 @@ UNLAWFUL = {
     "select a from k.runs where namespace = :namespace or b order by a for update": "a lock on k.runs",
     "select a is distinct from b from k.runs for update": "a lock on k.runs",
     "select r.a from k.runs r, k.x x where r.namespace = :namespace for update": "a lock on k.x",
-    "select r.a from k.runs r left join k.x x on r.namespace = :namespace for update of r": (
-        "a lock on k.runs"
-    ),
+    "select r.a from k.runs r left join k.x x on r.namespace = :namespace for update of r": ("a lock on k.runs"),
     "with runs as (select 1) select a from k.runs for update": "a lock on k.runs",
     "select s.a from (select a from k.runs) s for update": "a lock through the subquery s",
     "merge into k.runs using x on true when matched then delete": "merge cannot be held",

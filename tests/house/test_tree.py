@@ -56,9 +56,7 @@ def test_a_name_that_says_something_is_not_vague(name: str) -> None:
 
 def test_no_file_holds_a_registry_address_or_speaks_of_its_making() -> None:
     found = {
-        str(path.relative_to(ROOT)): words
-        for path in tree.files()
-        if (words := tree.forbidden(tree.text_of(path)))
+        str(path.relative_to(ROOT)): words for path in tree.files() if (words := tree.forbidden(tree.text_of(path)))
     }
     assert found == {}
 
@@ -79,21 +77,13 @@ def test_forbidden_words_are_found(words: tuple[str, ...]) -> None:
     assert tree.forbidden("".join(words)) != []
 
 
-@pytest.mark.parametrize(
-    "text", ["the User-Agent header", "a PostgreSQL session", "a simple rule", "scope='session'"]
-)
+@pytest.mark.parametrize("text", ["the User-Agent header", "a PostgreSQL session", "a simple rule", "scope='session'"])
 def test_ordinary_words_are_not_forbidden(text: str) -> None:
     assert tree.forbidden(text) == []
 
 
 def test_sql_stands_in_the_store_alone() -> None:
     assert (
-        named(
-            [
-                path
-                for path in tree.files(SOURCE)
-                if path.suffix == ".sql" and SOURCE / "store" not in path.parents
-            ]
-        )
+        named([path for path in tree.files(SOURCE) if path.suffix == ".sql" and SOURCE / "store" not in path.parents])
         == []
     )
