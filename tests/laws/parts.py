@@ -18,6 +18,7 @@ from kagzi.server.notifier import Notifier
 from kagzi.store.claims import Served
 from kagzi.store.database import Database
 from kagzi.store.operation import Operation, Slot
+from tests.laws import operations
 from tests.laws.operations import new_id
 from tests.laws.world import LEASE, SERVED
 
@@ -90,3 +91,13 @@ async def dispatching(
     finally:
         await dispatcher.stop()
         await batcher.stop(5.0)
+
+
+async def reserved(dispatcher: Dispatcher) -> Slot:
+    """Waits until the dispatcher has seen that nothing is due, so that a start is handed over, and takes a place."""
+    async with asyncio.timeout(10):
+        while True:
+            slot = dispatcher.reserve(operations.start())
+            if slot is not None:
+                return slot
+            await asyncio.sleep(0.005)

@@ -26,6 +26,7 @@ UNSTORABLE: dict[str, Callable[[Run], Operation]] = {
     "a child of no type": lambda run: operations.start_child(run, "a", workflow_type="\0"),
 }
 REFUSED: dict[str, Callable[[Run], Operation]] = {
+    "another attempt of a step with a result": lambda run: operations.complete_step(run, "known", 7),
     "a signal that is not there": lambda run: operations.complete_step(run, "a", kind=SIGNAL, signal_id=new_id()),
     "a child whose name is taken": lambda run: operations.start_child(
         run, "a", external_id="taken", on_conflict=REJECT
@@ -60,6 +61,7 @@ async def test_what_follows_a_refused_operation_of_its_run_falls_with_it_and_not
 ) -> None:
     await world.running(external_id="taken")
     sick, sound = await world.running(), await world.running()
+    await world.flush(operations.complete_step(sick, "known", 7))
     given = [
         operations.complete_step(sick, "before", 8),
         operations.complete_step(sound, "one", 1),
@@ -76,7 +78,7 @@ async def test_what_follows_a_refused_operation_of_its_run_falls_with_it_and_not
     fell = "PREDECESSOR_REFUSED"
     assert codes == ["OK", "OK", codes[2], fell, "OK", "OK", fell, fell, "OK"]
     assert codes[2] not in ("OK", fell)
-    assert [step["step_id"] for step in await world.steps(sick.run_id)] == ["before"]
+    assert [step["step_id"] for step in await world.steps(sick.run_id)] == ["known", "before"]
     row = await world.row(sick.run_id)
     assert (row["status"], row["state"]) == ("RUNNING", None)
     assert (await world.row(sound.run_id))["status"] == "COMPLETED"

@@ -11,10 +11,10 @@ import pytest
 from asyncpg.connection import Connection
 
 from kagzi.protocol.v1.common_pb2 import ErrorDetail
-from kagzi.store import claims
+from kagzi.store import claims, leases
 from kagzi.store.operation import BUSY, Kind, Operation, Outcome, Slot
 from tests.laws import operations
-from tests.laws.operations import EVERY_WRITE, Run, new_id
+from tests.laws.operations import EVERY_WRITE, NAMESPACE, Run, new_id
 from tests.laws.world import LEASE, SERVED, World
 
 Loss = Callable[[World, Run], Awaitable[Run]]
@@ -167,3 +167,14 @@ async def test_a_write_behind_a_terminate_in_its_batch_is_refused(world: World) 
         assert late.answer.code == ErrorDetail.LEASE_LOST, kind.name
         assert (await world.count("step_runs"), await world.count("workflow_runs")) == (steps, runs), kind.name
         assert (await world.row(run.run_id))["status"] == "CANCELLED"
+
+
+async def test_a_late_put_back_takes_nothing_from_the_new_holder(world: World) -> None:
+    run = await world.running()
+    await world.expire(run.run_id)
+    [again] = await world.claim()
+    assert again.token != run.token
+    late = [(run.run_id, run.token)]
+    assert await world.database.transact(lambda c: leases.put_back(c, NAMESPACE, late)) == set()
+    held = await world.connection.fetchval("select claim_token from kagzi.workflow_runs where run_id = $1", run.run_id)
+    assert str(held) == again.token

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from kagzi.protocol.v1.common_pb2 import REJECT, REPLACE, SIGNAL, RetryPolicy
+from kagzi.store import rows
 from kagzi.store.operation import Kind, Operation, Slot
 from tests.laws import operations
 from tests.laws.operations import EVERY_WRITE, Run, new_id
-from tests.laws.parts import Place, dispatching
+from tests.laws.parts import Place, dispatching, reserved
 from tests.laws.world import Contents, World
 from tests.proxy import Proxy
 
@@ -202,18 +203,19 @@ async def test_a_hand_over_whose_commit_was_not_answered_is_recognised_by_its_to
 
 async def test_a_hand_over_is_delivered_once_when_its_commit_was_not_answered(fragile: World, proxy: Proxy) -> None:
     place = Place(2)
-    async with dispatching(fragile.database) as (dispatcher, batcher):
+    async with dispatching(fragile.database, interval=60.0) as (dispatcher, batcher):
         dispatcher.join(place)
-        await batcher.ask(operations.start())
-        await place.has(1)
+        dispatcher.restore(await reserved(dispatcher))
         proxy.answers_to_lose, proxy.cuts = 1, 0
         start = operations.start()
         await batcher.ask(start)
         assert proxy.cuts == 1
-        await place.has(2)
-    assert place.given[1].run_id == start.run_id
-    assert place.given[1].claim_token == str((await fragile.row(start.run_id))["claim_token"])
-    assert place.free == 0
+        [delivery] = await place.has(1)
+    row = await fragile.row(start.run_id)
+    assert delivery.run_id == start.run_id
+    assert delivery.claim_token == str(row["claim_token"])
+    assert delivery.lease_until_us == rows.microseconds(row["available_at"]), "it would believe in a longer lease"
+    assert place.free == 1
 
 
 async def test_a_claim_whose_commit_was_not_answered_is_recognised_by_its_tokens(fragile: World, proxy: Proxy) -> None:

@@ -132,13 +132,13 @@ class World:
             await connection.close()
 
     @asynccontextmanager
-    async def uncommitted(self, *given: Operation) -> AsyncIterator[None]:
+    async def uncommitted(self, *given: Operation) -> AsyncIterator[Connection]:
         """The operations are applied and not committed meanwhile."""
         connection = await asyncpg.connect(self.url, server_settings=SETTINGS)
         try:
             async with connection.transaction():
                 await batch.apply(connection, NAMESPACE, given, LEASE)
-                yield
+                yield connection
         finally:
             await connection.close()
 

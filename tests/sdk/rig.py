@@ -12,8 +12,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import asyncpg
+import grpc
 
 from kagzi import Client, Handle, Worker, Workflow
+from kagzi.protocol.v1.workflow_pb2 import ResumeWorkflowRequest
+from kagzi.protocol.v1.workflow_pb2_grpc import WorkflowServiceStub
 from kagzi.sdk.codec import Codec
 from kagzi.server.app import Server
 from kagzi.server.settings import Settings
@@ -74,6 +77,26 @@ class Rig:
             return list(rows)
         finally:
             await connection.close()
+
+    async def resume(self, handle: Handle[Any]) -> None:
+        """Lets a parked run go on."""
+        async with grpc.aio.insecure_channel(self.address) as channel:
+            await WorkflowServiceStub(channel).ResumeWorkflow(ResumeWorkflowRequest(run_id=handle.run_id))
+
+    async def replay(self, handle: Handle[Any]) -> Any:
+        """The output of a run that has ended, once its code has run again from its history, as if nobody had recorded
+        the end.
+        """
+        await self.fetch(
+            "update kagzi.workflow_runs set status = 'SLEEPING', available_at = 'infinity', finished_at = null, "
+            "parked_hash = 'replay' where run_id = $1",
+            handle.run_id,
+        )
+        await self.resume(handle)
+        await self.until(
+            "select 1 from kagzi.workflow_runs where run_id = $1 and finished_at is not null", handle.run_id
+        )
+        return (await handle.describe()).output
 
     async def sleeping(self, handle: Handle[Any]) -> Any:
         """What the run waits for, once it has been given back."""

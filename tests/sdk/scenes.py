@@ -1,6 +1,6 @@
-"""Workflows for the tests of Context, one for each of its names: played alone, inside `gather`, and again as the cleanup
-of a cancelled run. The process that first plays one is killed in the middle of it; what it saw until then is marked
-outside the engine, and must be what the next process sees in replay.
+"""Workflows for the tests of Context, one for each of its names: played alone, inside `gather`, and as the cleanup of a
+cancelled run. The process that first plays one is killed in the middle of it; what it saw until then is marked outside
+the engine, and must be what the next process sees in replay.
 """
 
 import asyncio
@@ -8,6 +8,7 @@ import json
 import os
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from kagzi import Context, workflow
@@ -38,8 +39,7 @@ async def hang(run_id: str) -> None:
 async def times(run_id: str, tag: str) -> int:
     """How often this body ran for this step."""
     Marks.leave(json.dumps(["ran", run_id, tag]))
-    with open(os.environ[Marks.VARIABLE], encoding="utf-8") as file:
-        return [json.loads(line) for line in file].count(["ran", run_id, tag])
+    return Marks(Path(os.environ[Marks.VARIABLE])).read().count(json.dumps(["ran", run_id, tag]))
 
 
 @workflow

@@ -74,7 +74,7 @@ WAITS: dict[str, tuple[Wait, dict[str, str]]] = {
     "another attempt": (lambda ctx: ctx.step("wait", step(retry=HOUR)(fails)), {"wait": "FAILED"}),
     "a timer": (lambda ctx: ctx.sleep("wait", "1h"), {"wait": "ABANDONED"}),
     "a moment": (lambda ctx: ctx.sleep_until("wait", ctx.now() + timedelta(hours=1)), {"wait": "ABANDONED"}),
-    "a timer of asyncio": (lambda ctx: asyncio.sleep(3_600), {"$timer": "ABANDONED"}),
+    "a timer of asyncio": (lambda _: asyncio.sleep(3_600), {"$timer": "ABANDONED"}),
     "a signal": (lambda ctx: ctx.receive("wait"), {"wait": "ABANDONED"}),
     "a signal for a while": (lambda ctx: ctx.receive("wait", timeout="1h"), {"wait": "ABANDONED"}),
     "a child": (lambda ctx: ctx.run_child("wait", nap), {"wait": "ABANDONED"}),
@@ -93,9 +93,8 @@ WAITS: dict[str, tuple[Wait, dict[str, str]]] = {
 @workflow
 async def waits(ctx: Context, how: list[Any]) -> None:
     which, held = how
-    if held:
-        # A run with a body stays with its worker.
-        busy = asyncio.create_task(ctx.step("busy", gate.wait))
+    # A run with a body stays with its worker.
+    busy = asyncio.create_task(ctx.step("busy", gate.wait)) if held else None
     try:
         await WAITS[which][0](ctx)
     except asyncio.CancelledError as error:
@@ -103,14 +102,13 @@ async def waits(ctx: Context, how: list[Any]) -> None:
         raise
     finally:
         await ctx.step("finally", note, "cleaned")
-        if held:
+        if busy is not None:
             busy.cancel()
 
 
 # A run with a body is never given back.
-HOW = [
-    (which, held) for which in WAITS for held in (True, False) if held or "body" not in which and "thread" not in which
-]
+BODIES = ("a body", "a thread", "a body in doubt")
+HOW = [(which, held) for which in WAITS for held in (True, False) if held or which not in BODIES]
 
 
 @pytest.mark.parametrize(
@@ -127,7 +125,7 @@ async def test_a_cancel_is_raised_where_the_code_waits_for(rig: Rig, which: str,
                 list(WAITS[which][1]),
                 len(WAITS[which][1]),
             )
-            if "body" in which or "thread" in which:
+            if which in BODIES:
                 await asyncio.gather(gate.arrival(), gate.arrival())
         else:
             await rig.sleeping(handle)

@@ -1,6 +1,6 @@
-"""Every name of Context: when it is first used, when it is replayed after SIGKILL, inside `gather`, and in the cleanup of
-a cancelled run. The scenes are played all at once: one worker is killed in the middle of all of them, and one process
-finishes them.
+"""Every name of Context: when it is first used, when it is replayed after SIGKILL, inside `gather`, and in the cleanup
+of a cancelled run. The scenes are played all at once: one worker is killed in the middle of all of them, and this
+process finishes them.
 """
 
 import asyncio

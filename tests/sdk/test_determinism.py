@@ -7,12 +7,9 @@ import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
-import grpc
 import pytest
 
 from kagzi import Context, Handle, Workflow, workflow
-from kagzi.protocol.v1.workflow_pb2 import ResumeWorkflowRequest
-from kagzi.protocol.v1.workflow_pb2_grpc import WorkflowServiceStub
 from tests.sdk.rig import LONG, Rig, rigged
 
 
@@ -207,8 +204,7 @@ async def test_a_parked_run_is_resumed_by_a_persons_word(rig: Rig, monkeypatch: 
     async with rig.working(order(moody)):
         await parked(rig, handle)
         monkeypatch.setattr(f"{__name__}.honest", True)
-        async with grpc.aio.insecure_channel(rig.address) as channel:
-            await WorkflowServiceStub(channel).ResumeWorkflow(ResumeWorkflowRequest(run_id=handle.run_id))
+        await rig.resume(handle)
         assert await handle.result(timeout=LONG) == ["a", "went"]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 import pytest
 
-from kagzi import Context, Handle, NonRetryable, Retry, RetryAfter, step, workflow
+from kagzi import Applied, Context, Handle, NonRetryable, Retry, RetryAfter, step, workflow
 from kagzi.protocol.v1.common_pb2 import Payload
 from kagzi.protocol.v1.workflow_pb2 import ResolveStepRequest
 from kagzi.protocol.v1.workflow_pb2_grpc import WorkflowServiceStub
@@ -210,7 +210,7 @@ async def beside(ctx: Context) -> list[Any]:
     async def fails() -> str:
         raise ValueError("who knows")
 
-    return await asyncio.gather(ctx.step("other", hangs), ctx.step("charge", step(effect=True)(fails)))
+    return list(await asyncio.gather(ctx.step("other", hangs), ctx.step("charge", step(effect=True)(fails))))
 
 
 async def test_an_answer_reaches_a_run_that_is_busy_with_something_else(rig: Rig) -> None:
@@ -258,8 +258,8 @@ class Shop:
         raise ValueError("?")
 
     @sell.reconcile
-    async def sold(self, key: str, thing: str) -> charges.Applied:
-        return charges.Applied(f"{thing} sold by {self.name}")
+    async def sold(self, key: str, thing: str) -> Applied:
+        return Applied(f"{thing} sold by {self.name}")
 
 
 @workflow

@@ -92,7 +92,7 @@ CALLABLES: dict[str, tuple[Any, Any]] = {
     "an object that can be called": (SyncCaller(1), Sum(6)),
     "an object that makes coroutines": (Caller(1), Sum(6)),
     "a lambda": (lambda number: number + 1, 6),
-    "a lambda that makes a coroutine": (lambda number: one_more(number), 6),
+    "a lambda that makes a coroutine": (lambda number: one_more(number + 0), 6),
 }
 
 
@@ -145,13 +145,13 @@ async def surroundings(ctx: Context) -> list[Any]:
     def read() -> list[str]:
         return [variable.get(), idempotency_key()]
 
-    async def read_soon() -> list[str]:
+    async def read_soon(_: str = "") -> list[str]:
         return [variable.get(), idempotency_key()]
 
     return [
         await ctx.step("thread", read),
         await ctx.step("loop", read_soon),
-        await ctx.step("both", lambda: read_soon()),
+        await ctx.step("both", lambda: read_soon("both")),
         ctx.run_id,
     ]
 
@@ -243,8 +243,9 @@ async def pause(who: Any = None) -> Any:
 
 
 async def declined() -> None:
+    cards: dict[str, str] = {}
     try:
-        raise KeyError("card")
+        cards["card"]
     except KeyError as error:
         raise ValueError("declined \N{SNOWMAN}\0") from error
 

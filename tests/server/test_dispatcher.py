@@ -11,13 +11,11 @@ import asyncpg
 import pytest
 import pytest_asyncio
 
-from kagzi.server.dispatcher import Dispatcher
 from kagzi.store.claims import Served
 from kagzi.store.database import Database
-from kagzi.store.operation import Slot
 from tests.laws import operations
 from tests.laws.operations import NAMESPACE, QUEUE, Run
-from tests.laws.parts import Place, dispatching
+from tests.laws.parts import Place, dispatching, reserved
 from tests.laws.world import SETTINGS, World
 from tests.proxy import Proxy
 
@@ -43,21 +41,11 @@ async def _until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def _reserved(dispatcher: Dispatcher) -> Slot:
-    """Waits until the dispatcher has seen that nothing is due, and takes a place."""
-    async with asyncio.timeout(10):
-        while True:
-            slot = dispatcher.reserve(operations.start())
-            if slot is not None:
-                return slot
-            await asyncio.sleep(0.005)
-
-
 async def test_a_run_is_handed_over_as_it_is_stored(world: World) -> None:
     place = Place(2)
     async with dispatching(world.database) as (dispatcher, batcher):
         dispatcher.join(place)
-        dispatcher.restore(await _reserved(dispatcher))
+        dispatcher.restore(await reserved(dispatcher))
         start = operations.start(timeout_ms=60_000, external_id="x", labels={"a": "b"})
         await batcher.ask(start)
         [delivery] = await place.has(1)
@@ -103,7 +91,7 @@ async def test_a_place_that_turned_out_free_serves_who_waits(world: World) -> No
     place = Place(1)
     async with dispatching(world.database, interval=60.0) as (dispatcher, _):
         dispatcher.join(place)
-        slot = await _reserved(dispatcher)
+        slot = await reserved(dispatcher)
         await world.start()
         dispatcher.look(NAMESPACE, QUEUE)
         await _quiet(world, place, 0)

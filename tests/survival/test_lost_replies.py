@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
@@ -13,10 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from kagzi import Client, Context, Handle, Retry, StepFailed, Worker, step, workflow
 from kagzi.errors import RunCancelled, RunFailed
+from kagzi.protocol.v1.workflow_pb2 import StartWorkflowRequest
+from kagzi.protocol.v1.workflow_pb2_grpc import WorkflowServiceStub
 from kagzi.sdk.current import current_step
 from tests.database import Databases
 from tests.survival.load import until
@@ -243,6 +247,21 @@ async def _start(client: Client, way: Way) -> None:
     assert await way.runs() == {("echo", "PENDING"): 3}
 
 
+async def _start_alone(_: Client, way: Way) -> None:
+    """The call that other languages have; whoever makes it again says the same."""
+    start = StartWorkflowRequest(workflow_type="echo", task_queue=way.queue, run_id=str(uuid.uuid4()))
+    last = way.second or way.first
+    async with (
+        grpc.aio.insecure_channel(way.first.address) as first,
+        grpc.aio.insecure_channel(last.address) as second,
+    ):
+        with pytest.raises(grpc.aio.AioRpcError):
+            await WorkflowServiceStub(first).StartWorkflow(start)
+        again = await WorkflowServiceStub(second).StartWorkflow(start)
+    assert (again.run_id, again.already_exists) == (start.run_id, False)
+    assert await way.runs() == {("echo", "PENDING"): 1}
+
+
 async def _start_with_id(client: Client, way: Way) -> None:
     handle = await client.start(echo, "one", queue=way.queue, id=way.queue, on_conflict="reject")
     assert not handle.already_exists
@@ -308,6 +327,7 @@ async def _fork(client: Client, way: Way) -> None:
     ("method", "call"),
     [
         pytest.param("StartWorkflows", _start, id="start"),
+        pytest.param("StartWorkflow", _start_alone, id="start alone"),
         pytest.param("StartWorkflows", _start_with_id, id="start with an id that may not be taken"),
         pytest.param("StartWorkflows", _replace, id="start in place of another"),
         pytest.param("SignalWorkflow", _signal, id="signal"),

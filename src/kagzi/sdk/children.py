@@ -5,7 +5,7 @@ the server would refuse is refused here, where the code asks for it: a refused o
 from __future__ import annotations
 
 import uuid
-from collections.abc import Coroutine, Generator, Mapping
+from collections.abc import Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar
 
 from kagzi.protocol.v1.common_pb2 import CHILD_WORKFLOW
@@ -74,9 +74,6 @@ class ChildHandle(Generic[O]):
         )
         result: O = await run.result(pending)
         return result
-
-    def __await__(self) -> Generator[Any, None, O]:
-        return self.result().__await__()
 
 
 def child_run_id(attempt_id: str) -> str:

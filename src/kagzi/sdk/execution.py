@@ -16,7 +16,7 @@ from typing import Any
 from google.protobuf.message import Message
 
 from kagzi.protocol.v1 import worker_pb2 as pb
-from kagzi.protocol.v1.common_pb2 import CHILD_WORKFLOW, SIGNAL, ErrorDetail
+from kagzi.protocol.v1.common_pb2 import CHILD_WORKFLOW, SIGNAL, ErrorDetail, Payload
 from kagzi.sdk import abandonment, attempts, endings
 from kagzi.sdk.agenda import Agenda
 from kagzi.sdk.calls import error_from_detail
@@ -87,7 +87,8 @@ class Execution:
         self._turn()
 
     def _input(self) -> Any:
-        given = self.delivery.input if self.delivery.HasField("input") else None
+        # No input is None, which must be one that the workflow takes.
+        given = self.delivery.input if self.delivery.HasField("input") else Payload(data=b"null")
         return self.values.decode(given, self.definition.input, "input")
 
     def wake(self, facts: Sequence[pb.Fact]) -> None:

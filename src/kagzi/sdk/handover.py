@@ -50,26 +50,28 @@ class Handover:
         record = run.ledger.pending()
         if record is not None:
             return self._hand_over_recorded(record)
+        self._discard_unwanted()
         if not self._ready and not run.draining:
             run.open_new()
             self._collect()
-        while self._ready:
-            completion = self._ready[0]
-            pending = completion.pending
-            if pending.state is State.CLOSED:
-                self._ready.popleft()
-                run.waits.give_back(completion)
-            elif completion.failure is not None:
-                self._ask(completion, "step_failed", self._verdict)
-                return False
-            elif pending.start_child is not None and pending.start_child.start_only:
-                self._ask(completion, "start_child", self._child_started)
-                return False
-            else:
-                self._ready.popleft()
-                self._hand_over(completion)
-                return True
-        return False
+        if not self._ready:
+            return False
+        completion = self._ready[0]
+        pending = completion.pending
+        if completion.failure is not None:
+            self._ask(completion, "step_failed", self._verdict)
+            return False
+        if pending.start_child is not None and pending.start_child.start_only:
+            self._ask(completion, "start_child", self._child_started)
+            return False
+        self._ready.popleft()
+        self._hand_over(completion)
+        return True
+
+    def _discard_unwanted(self) -> None:
+        """A result whose waiter is gone is not handed over, and not recorded as if it had been."""
+        while self._ready and self._ready[0].pending.state is State.CLOSED:
+            self._run.waits.give_back(self._ready.popleft())
 
     def _hand_over_recorded(self, record: Step) -> bool:
         ledger = self._run.ledger

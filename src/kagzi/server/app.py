@@ -22,7 +22,7 @@ from kagzi.server.api.admin import Admin
 from kagzi.server.api.checks import MESSAGE_BYTES
 from kagzi.server.api.errors import Errors
 from kagzi.server.api.namespaces import Namespaces
-from kagzi.server.api.stream import Streams
+from kagzi.server.api.streams import Streams
 from kagzi.server.api.workers import Workers
 from kagzi.server.api.workflows import Workflows
 from kagzi.server.batcher import Batcher
@@ -56,6 +56,10 @@ OPTIONS = (
 SERVICES = tuple(
     f"kagzi.v1.{name}Service" for name in ("Workflow", "Worker", "WorkflowSchedule", "Admin", "Namespace", "Automation")
 )
+
+
+# What is left when the grace is over is refused this much before.
+_REFUSAL_SECS = 0.5
 
 
 class StartError(Exception):
@@ -125,6 +129,7 @@ class Server:
             self._subscribe()
             self.notifier.start()
             self.batcher.start()
+            self.streams.start()
             self.watchers.start()
             self.letterbox.start()
             self.coordinator.start()
@@ -143,10 +148,12 @@ class Server:
         await self.coordinator.stop()
         await self.letterbox.stop()
         calls = asyncio.create_task(self._grpc.stop(grace)) if self._grpc else None
-        self.streams.stop()
+        self.streams.close()
         await self.watchers.stop()
         await self.dispatcher.stop()
-        await self.batcher.stop(max(0.0, until - time.monotonic()))
+        await self.streams.stop()
+        # Refused here before gRPC cancels what is left, so that every caller hears why.
+        await self.batcher.stop(max(0.0, until - time.monotonic() - _REFUSAL_SECS))
         if calls is not None:
             await calls
         await self.tallies.stop()

@@ -66,6 +66,8 @@ class Batcher:
         self._capacity_bytes = queue_bytes
         self._queued = 0
         self._queued_bytes = 0
+        # What calls bring that wait for room.
+        self._callers_bytes = 0
         self._changed = asyncio.Condition()
         # How many wait for room, or for the end.
         self._waiting = 0
@@ -97,7 +99,7 @@ class Batcher:
         """Applies one operation for a caller that waits, and answers it; raises Refused. `alone` says that it came in a
         call of its own.
         """
-        await self.room(self._patience)
+        await self._room_for(operation)
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.submit(operation, lambda _: None if future.done() else future.set_result(None), alone=alone)
         # The operation goes on when its caller goes away: whether it took effect must not depend on patience.
@@ -113,12 +115,20 @@ class Batcher:
         is told to come back later when its patience is over.
         """
         if not self._has_room() and not await self._until(self._has_room, patience):
-            detail = ErrorDetail(
-                code=ErrorDetail.RESOURCE_EXHAUSTED,
-                message="more is waiting to be written than the database takes: try again",
-                retry_after_ms=int(1_000 * (patience or 1.0)),
-            )
-            raise Refused(detail)
+            raise Refused(_crowded(patience or 1.0))
+
+    async def _room_for(self, operation: Operation) -> None:
+        """A call waits a while for room, but only as many as fit into memory once more: the others are told at once."""
+        if self._has_room():
+            return
+        size = operation.body.ByteSize()
+        if self._callers_bytes + size > self._capacity_bytes:
+            raise Refused(_crowded(self._patience))
+        self._callers_bytes += size
+        try:
+            await self.room(self._patience)
+        finally:
+            self._callers_bytes -= size
 
     def _has_room(self) -> bool:
         return self._queued < self._capacity and self._queued_bytes < self._capacity_bytes
@@ -275,6 +285,14 @@ class Batcher:
         self._answer(entries)
 
 
+def _crowded(patience: float) -> ErrorDetail:
+    return ErrorDetail(
+        code=ErrorDetail.RESOURCE_EXHAUSTED,
+        message="more is waiting to be written than the database takes: try again",
+        retry_after_ms=int(1_000 * patience),
+    )
+
+
 def _stopping() -> ErrorDetail:
-    message = "this server could not write it and is stopping: try again, or at another"
+    message = "this server could not write it, or is stopping: try again, or at another"
     return ErrorDetail(code=ErrorDetail.UNAVAILABLE, message=message, retry_after_ms=500)

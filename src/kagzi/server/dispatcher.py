@@ -28,6 +28,8 @@ from kagzi.store.operation import Operation, Outcome, Slot
 
 log = structlog.get_logger(__name__)
 
+# A queue that nobody serves is forgotten after this.
+_FORGOTTEN_AFTER = 60.0
 # Past a due time by this much before looking, so that a timer that fires early does not look twice.
 _PAST = 0.001
 # How long a claim is tried; nobody waits for one of suspects.
@@ -76,6 +78,11 @@ class Dispatcher:
             queue = self._queues[key] = self._by_hash[key_hash(*key)] = Queue(self, *key)
             queue.start()
         queue.join(place)
+
+    def forget(self, queue: Queue) -> None:
+        """Nobody has served the queue for a while; whoever comes next makes it anew."""
+        key = (queue.namespace, queue.task_queue)
+        del self._queues[key], self._by_hash[key_hash(*key)]
 
     def leave(self, place: Place) -> None:
         """A worker takes no more runs. A claim under way may still deliver to the place, which then puts it back."""
@@ -193,6 +200,8 @@ class Queue(Loop):
     def __init__(self, dispatcher: Dispatcher, namespace: str, task_queue: str) -> None:
         super().__init__()
         self.name = f"queue {namespace}/{task_queue}"
+        self.namespace = namespace
+        self.task_queue = task_queue
         self._dispatcher = dispatcher
         self._groups: dict[Served, Group] = {}
         self._wakeup = Wakeup()
@@ -239,8 +248,11 @@ class Queue(Loop):
         tick = time.monotonic()
         while True:
             # Who joins an empty queue has woken it, and is looked after at once.
-            await self._wakeup.wait(self._nap(tick) if self._groups else None)
+            woken = await self._wakeup.wait(self._nap(tick) if self._groups else _FORGOTTEN_AFTER)
             if self.stopping.is_set():
+                return
+            if not woken and not self._groups:
+                self._dispatcher.forget(self)
                 return
             ticked = time.monotonic() >= tick + self._dispatcher.interval
             if ticked:

@@ -21,6 +21,8 @@ from kagzi.store.roster import ServedType
 from kagzi.store.workers import Pair
 
 _MOST_TYPES = 1_000
+# As much of what arrived for held runs goes with one heartbeat.
+_WAKES_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +129,16 @@ class Enrolment:
         if not held:
             return []
         there = await self._database.read(lambda c: facts.of(c, namespace, [pair[0] for pair in held]))
-        return [
-            pb.Wake(run=pb.Held(run_id=run_id, claim_token=token), facts=there[run_id])
-            for run_id, token in held
-            if run_id in there
-        ]
+        wakes: list[pb.Wake] = []
+        size = 0
+        for run_id, token in held:
+            for fact in there.get(run_id, ()):
+                size += fact.ByteSize()
+                if wakes and size > _WAKES_BYTES:
+                    # The rest waits for the next heartbeat: the answer must fit what a client reads at once.
+                    return wakes
+                wakes.append(pb.Wake(run=pb.Held(run_id=run_id, claim_token=token), facts=[fact]))
+        return wakes
 
     async def resume(self, namespace: str, worker_id: str, held: Sequence[Pair]) -> list[Pair]:
         """A worker came back on a new stream: renews what it still holds and puts back what it does not name.

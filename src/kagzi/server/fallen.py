@@ -11,6 +11,7 @@ from kagzi.store.operation import Operation
 
 # Pairs of run and token; a worker that goes on sending for older ones has long heard of it.
 _MOST = 10_000
+_ID = 36
 
 
 class Fallen:
@@ -31,7 +32,13 @@ class Fallen:
 
     def note(self, operation: Operation) -> None:
         """The operation has its answer."""
-        if operation.chained and operation.refused:
+        # What is no id was never anybody's run, and must not be remembered at its length.
+        if (
+            operation.chained
+            and operation.refused
+            and len(operation.run_id) <= _ID
+            and len(operation.token or "") <= _ID
+        ):
             self._pairs[operation.run_id, operation.token] = None
             if len(self._pairs) > _MOST:
                 self._pairs.popitem(last=False)

@@ -148,14 +148,19 @@ async def apply(connection: Connection, namespace: str, operations: Sequence[Ope
         flush = _Flush(connection, namespace, lease, fence, outcome)
         crashed: set[str] = set()
         closed: set[str] = set()
+        # What is refused, or waits, and takes along what follows in its run.
+        stopped = [operation for operation in rest if operation.refused or operation.answer is BUSY]
         for wave in waves.waves(rest):
             late = [operation for _, group in wave for operation in group if operation.run_id in closed]
-            await _fence_again(flush, waves.unfallen(late, rest))
+            if late:
+                await _fence_again(flush, waves.unfallen(late, stopped))
+                stopped += [operation for operation in late if operation.refused or operation.answer is BUSY]
             for kind, group in wave:
-                left = waves.unfallen([operation for operation in group if operation.answer is None], rest)
+                left = waves.unfallen([operation for operation in group if operation.answer is None], stopped)
                 if left:
                     await _APPLY[kind](flush, left)
                     waves.keep_order(left)
+                    stopped += [operation for operation in left if operation.refused]
                 if kind in waves.CLOSING:
                     closed.update(operation.run_id for operation in left)
                 if kind in _PROGRESS:

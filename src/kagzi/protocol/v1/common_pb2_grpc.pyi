@@ -9,6 +9,8 @@ Conventions of the whole contract:
  - Durations are whole milliseconds; times are google.protobuf.Timestamp, read from the database's clock.
  - An absent time means "none"; where a run waits for something other than time, its `available_at` is absent.
  - Whoever asks for a change makes its id, so a repeated request is recognised and takes effect once.
+ - An answer may be larger than the 4 MiB that gRPC clients read by default: a run with its input and output, or a
+   delivery with a long history over PollTask. Set the client's receive limit to 64 MiB.
 """
 
 from collections import abc as _abc

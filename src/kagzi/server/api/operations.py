@@ -32,6 +32,9 @@ _MESSAGE = 64 * 1024
 _TRACEBACK = 256 * 1024
 _LAST_MICROSECOND = 7_258_118_400_000_000
 _POSITIONS = 20_000
+# Far beyond what a run of that many steps needs, and far from what a column can hold.
+_ATTEMPTS = 1_000_000
+_SEQUENCE = 100_000_000
 _STATES = 2**31 - 1
 
 _KINDS = {
@@ -110,6 +113,11 @@ def _step(_: str, body: Any, field: str) -> None:
         value = getattr(body, name, 0)
         if value < 0:
             raise invalid(f"{field}.{name}", f"{field}.{name} is {value}, and must be 0 or more")
+    for name, most in (("attempt_number", _ATTEMPTS), ("completed_seq", _SEQUENCE)):
+        if getattr(body, name, 0) > most:
+            raise checks.exceeded(
+                f"{field}.{name}", f"{field}.{name} is {getattr(body, name)}, and may be {most} at most"
+            )
     if body.position > _POSITIONS:
         raise checks.exceeded(f"{field}.position", f"a run has at most {_POSITIONS} steps: continue as new before that")
     for name in ("signal_id", "child_run_id"):
@@ -166,8 +174,8 @@ def _start_child(namespace: str, body: pb.StartChild, field: str) -> None:
     body.attempt_id = checks.uuid(body.attempt_id, f"{field}.attempt_id")
     if not 0 <= body.position <= _POSITIONS:
         raise invalid(f"{field}.position", f"{field}.position is {body.position}, and must be 0 to {_POSITIONS}")
-    if body.completed_seq < 0:
-        raise invalid(f"{field}.completed_seq", f"{field}.completed_seq is {body.completed_seq}, and must be 0 or more")
+    if not 0 <= body.completed_seq <= _SEQUENCE:
+        raise invalid(f"{field}.completed_seq", f"{field}.completed_seq must be 0 to {_SEQUENCE}")
     if body.child.namespace not in ("", namespace):
         raise invalid(f"{field}.child.namespace", "a child lives in the namespace of its parent", body.child.namespace)
     checks.uuid(body.child.run_id, f"{field}.child.run_id")

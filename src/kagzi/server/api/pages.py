@@ -59,7 +59,12 @@ def _opened(token: str, scope: str) -> tuple[str | int, ...]:
     if not key or data[:_DIGEST_BYTES] != _digest(scope, key):
         message = "page_token is not one of this call with these filters: begin without one"
         raise invalid("page_token", message)
-    values: list[str | int] = json.loads(key)
+    try:
+        values: list[str | int] = json.loads(key)
+    except ValueError:
+        raise invalid(
+            "page_token", "page_token is not one of this call with these filters: begin without one"
+        ) from None
     return tuple(values)
 
 

@@ -14,7 +14,7 @@ from kagzi.protocol.v1 import worker_pb2 as pb
 from kagzi.protocol.v1.common_pb2 import STEP_COMPLETED
 from kagzi.protocol.v1.worker_pb2_grpc import WorkerServiceServicer
 from kagzi.server.api import checks, operations
-from kagzi.server.api.stream import Streams
+from kagzi.server.api.streams import Streams
 from kagzi.server.batcher import Batcher
 from kagzi.server.dispatcher import Dispatcher
 from kagzi.server.enrolment import Enrolment

@@ -1,0 +1,122 @@
+"""All streams of a server: who is connected, and who is told what arrived for the runs its worker holds. One loop looks
+for all runs at once, however many signals came.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import defaultdict
+from collections.abc import AsyncIterator, Sequence
+
+from kagzi.protocol.v1 import worker_pb2 as pb
+from kagzi.server.api.stream import Stream
+from kagzi.server.batcher import Batcher
+from kagzi.server.dispatcher import Dispatcher
+from kagzi.server.enrolment import Enrolment, pairs
+from kagzi.server.lifecycle import Loop, Wakeup
+from kagzi.store import facts
+from kagzi.store.database import Database
+from kagzi.store.errors import Unreachable, invalid
+
+
+class Streams(Loop):
+    """All streams of this server, and the loop that tells their workers of what arrives for the runs they hold."""
+
+    name = "streams"
+
+    def __init__(self, database: Database, enrolment: Enrolment, batcher: Batcher, dispatcher: Dispatcher) -> None:
+        super().__init__()
+        self._database = database
+        self._enrolment = enrolment
+        self._batcher = batcher
+        self._dispatcher = dispatcher
+        self._streams: dict[tuple[str, str], Stream] = {}
+        # Runs that something arrived for, by namespace.
+        self._wanted: defaultdict[str, set[str]] = defaultdict(set)
+        self._teller = Wakeup()
+        self._stopping = False
+
+    async def serve(self, requests: AsyncIterator[pb.ConnectRequest]) -> AsyncIterator[pb.ConnectResponse]:
+        """Serves one stream until it ends."""
+        first = await _first(requests)
+        hello = first.hello
+        enrolled = await self._enrolment.register(hello.worker)
+        namespace = enrolled.served.namespace
+        held = pairs(hello.held, "hello.held")
+        key = (namespace, enrolled.worker_id)
+        self._close_older(key)
+        lost = await self._enrolment.resume(namespace, enrolled.worker_id, held)
+        # Another one may have come meanwhile.
+        self._close_older(key)
+        kept = [pair for pair in held if pair not in lost]
+        stream = Stream(enrolled, kept, hello.worker.concurrency, self._batcher, self._dispatcher)
+        stream.welcome(enrolled.response, lost, drain=enrolled.should_drain or self._stopping)
+        self._streams[key] = stream
+        try:
+            async for frame in stream.serve(first, requests):
+                yield frame
+        finally:
+            if self._streams.get(key) is stream:
+                del self._streams[key]
+            stream.close("the stream ended")
+
+    def _close_older(self, key: tuple[str, str]) -> None:
+        older = self._streams.pop(key, None)
+        if older is not None:
+            older.close("a newer stream of the same worker took over")
+
+    def drain(self, worker_id: str) -> None:
+        """Asks the worker with this id to take no more runs."""
+        for (_, known), stream in self._streams.items():
+            if known == worker_id:
+                stream.drain()
+
+    def told(self, namespace: str, run_ids: Sequence[str]) -> None:
+        """Something arrived for these runs; those that a worker here holds are told."""
+        held = [stream.held for (of, _), stream in self._streams.items() if of == namespace]
+        here = {run_id for run_id in run_ids if any(run_id in runs for runs in held)}
+        if here:
+            self._wanted[namespace] |= here
+            self._teller.set()
+
+    def heard(self, key: str | None) -> None:
+        """A notice of another server: something arrived for a run. All held runs with waits are looked at."""
+        for (namespace, _), stream in self._streams.items():
+            if stream.waiting:
+                self._wanted[namespace] |= stream.waiting
+                self._teller.set()
+
+    async def run(self) -> None:
+        while True:
+            await self._teller.wait()
+            wanted, self._wanted = self._wanted, defaultdict(set)
+            for namespace, run_ids in wanted.items():
+                with contextlib.suppress(Unreachable):
+                    await self._tell(namespace, run_ids)
+
+    async def _tell(self, namespace: str, run_ids: set[str]) -> None:
+        """Looks once for all runs that something arrived for. What is missed here comes with a heartbeat."""
+        asked = list(run_ids)
+        there = await self._database.read(lambda c: facts.of(c, namespace, asked))
+        current = await self._database.read(lambda c: facts.held(c, namespace, asked))
+        for (of, _), stream in list(self._streams.items()):
+            for run_id in run_ids & stream.held.keys() if of == namespace else ():
+                token = stream.held[run_id]
+                if current.get(run_id) != token:
+                    stream.lease_lost(run_id, token)
+                elif run_id in there:
+                    stream.wake(run_id, token, there[run_id])
+
+    def close(self) -> None:
+        """Lets every worker go to another server: nothing new is handed out here."""
+        self._stopping = True
+        for stream in list(self._streams.values()):
+            stream.close("the server is stopping")
+
+
+async def _first(requests: AsyncIterator[pb.ConnectRequest]) -> pb.ConnectRequest:
+    async for frame in requests:
+        if not frame.HasField("hello"):
+            break
+        return frame
+    raise invalid("hello", "the first frame of a stream says hello")
