@@ -10,7 +10,7 @@ import pytest_asyncio
 from kagzi.protocol.v1 import worker_pb2 as pb
 from kagzi.protocol.v1.common_pb2 import SIGNAL, Payload
 from kagzi.protocol.v1.workflow_pb2 import SignalWorkflowRequest
-from kagzi.server.api import stream
+from kagzi.server.api.outlet import Outlet
 from tests.laws.operations import new_id
 from tests.server.wire import Place, Worker, serving
 
@@ -73,7 +73,7 @@ def _told(worker: Worker) -> list[str]:
 
 
 def test_a_frame_is_cut_at_a_megabyte_and_what_is_larger_travels_alone() -> None:
-    outlet = stream.Outlet()
+    outlet = Outlet()
     for size in (600_000, 600_000, 2_000_000, 1):
         outlet.frame(size).accepted.append(size)
     frames = []

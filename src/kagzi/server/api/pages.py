@@ -18,6 +18,7 @@ from kagzi.store.errors import invalid
 PAGE_ROWS = 100
 _DEFAULT_ROWS = 50
 _DIGEST_BYTES = 12
+_FOREIGN = "page_token is not one of this call with these filters: begin without one"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +58,7 @@ def _opened(token: str, scope: str) -> tuple[str | int, ...]:
         data = b""
     key = data[_DIGEST_BYTES:]
     if not key or data[:_DIGEST_BYTES] != _digest(scope, key):
-        message = "page_token is not one of this call with these filters: begin without one"
-        raise invalid("page_token", message)
+        raise invalid("page_token", _FOREIGN)
     try:
         values: list[str | int] = json.loads(key)
     except ValueError:
