@@ -64,6 +64,10 @@ def _await_backends(pipe: int) -> None:
         with contextlib.suppress(OSError):
             for child in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
                 os.kill(int(child), signal.SIGKILL)
+    # A process closes its files a moment before it is gone. What the postmaster left is ours to wait for.
+    with contextlib.suppress(ChildProcessError):
+        while _LINUX:
+            os.waitpid(-1, 0)
 
 
 def _supervise(postmaster: int, owner: int, woken: int) -> tuple[int, bool]:

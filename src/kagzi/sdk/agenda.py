@@ -58,15 +58,15 @@ class Agenda:
         """Whether something goes on without anybody's help: a body, or a timer so short that the server is only asked
         when it ends.
         """
-        return (
-            self.running > 0
-            or any(pending.state is State.WAITING for pending in self.waiting)
-            or any(
-                pending.duration_ms is not None and pending.duration_ms * 1_000 < in_place_us
-                for pending in self.held.values()
-            )
+        if self.running or any(pending.state is State.WAITING for pending in self.waiting):
+            return True
+        return any(
+            pending.duration_ms is not None and pending.duration_ms * 1_000 < in_place_us
+            for pending in self.held.values()
         )
 
     def earliest_due_us(self) -> int | None:
         """When the first wait that is bounded by time is over."""
+        if not self.held:
+            return None
         return min((pending.due_us for pending in self.held.values() if pending.due_us is not None), default=None)

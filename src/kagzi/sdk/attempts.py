@@ -80,7 +80,7 @@ def _timer_started(run: Execution, pending: Pending, answer: pb.Answer | None) -
 
 def begin_bodies(run: Execution) -> None:
     """Begins the bodies that wait, unless something the code has got is not durable yet."""
-    if run.handover.unacknowledged or not run.agenda.waiting:
+    if run.handover.unacknowledged or not run.agenda.waiting or run.draining:
         return
     if not run.host.may_begin(run):
         # The lease is too old; a heartbeat renews it, or says that it is lost.

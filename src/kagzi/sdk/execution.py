@@ -118,7 +118,8 @@ class Execution:
         if self.over or self._root is None:
             return
         try:
-            self.loop.pump()
+            if not self.loop.quiescent:
+                self.loop.pump()
             while not self._root.done() and self.ledger.mismatch is None and self.handover.next():
                 self.loop.pump()
         except Spinning as error:

@@ -62,9 +62,7 @@ def _opened(token: str, scope: str) -> tuple[str | int, ...]:
     try:
         values: list[str | int] = json.loads(key)
     except ValueError:
-        raise invalid(
-            "page_token", "page_token is not one of this call with these filters: begin without one"
-        ) from None
+        raise invalid("page_token", _FOREIGN) from None
     return tuple(values)
 
 
