@@ -150,3 +150,11 @@ async def test_no_default_of_a_column_asks_another_clock(world: World) -> None:
     )
     assert defaults
     assert [row for row in defaults if _OTHER_CLOCK.search(row["column_default"])] == []
+
+
+async def test_no_function_of_the_schema_asks_another_clock(world: World) -> None:
+    functions = await world.connection.fetch(
+        "select p.proname, p.prosrc from pg_proc p join pg_namespace n on n.oid = p.pronamespace"
+        " where n.nspname = 'kagzi' and p.proname <> 'now'"
+    )
+    assert [row["proname"] for row in functions if _OTHER_CLOCK.search(row["prosrc"])] == []

@@ -9,6 +9,7 @@ import hashlib
 import logging
 import random as standard_random
 import uuid as standard_uuid
+from asyncio import _get_running_loop
 from collections.abc import Awaitable, Callable, Coroutine
 from datetime import UTC, datetime, timedelta
 from types import CodeType
@@ -20,8 +21,9 @@ from kagzi.sdk.children import ChildHandle, ChildOptions, child_request
 from kagzi.sdk.definition import Step, Workflow, as_step, result_of
 from kagzi.sdk.duration import Duration
 from kagzi.sdk.endings import ContinueAsNew
-from kagzi.sdk.errors import ConfigError
+from kagzi.sdk.errors import ConfigError, KagziError
 from kagzi.sdk.history import OWN, Request
+from kagzi.sdk.loop import Dropped
 from kagzi.sdk.pending import Pending
 from kagzi.sdk.request import retry_policy
 from kagzi.sdk.source import caller
@@ -36,6 +38,16 @@ R = TypeVar("R")
 T = TypeVar("T")
 I = TypeVar("I")  # noqa: E741 - a workflow's input
 O = TypeVar("O")  # noqa: E741 - a workflow's output
+
+
+class OutsideWorkflow(KagziError):
+    """A Context was used by something else than the code it belongs to."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "This ctx belongs to the code of a workflow, and was used outside of it: in a step's body, another thread or "
+            "after the run. Call it in the workflow, and pass a body what it needs as arguments."
+        )
 
 
 class Selected(NamedTuple):
@@ -105,10 +117,11 @@ class Context:
 
     def step(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
         """Runs a function once and keeps its result. Raises StepFailed when it has used up its tries."""
-        return self._step(*caller(), name, as_step(function), args, kwargs)
+        return self._step(self._inside(), *caller(), name, as_step(function), args, kwargs)
 
     async def _step(
         self,
+        run: Execution,
         code: CodeType,
         line: int,
         name: str,
@@ -116,7 +129,6 @@ class Context:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        run = self._run
         request = run.ledger.request(_name(name), FUNCTION, code, line)
         retry = step.retry or run.definition.step_retry
         pending = Pending(
@@ -135,7 +147,7 @@ class Context:
 
     def sleep(self, name: str, delay: Duration) -> Coroutine[Any, Any, None]:
         """Waits for a time of any length up to ten years; its end is fixed when it is first reached."""
-        return self._sleep(*caller(), name, bounded_ms(delay), None)
+        return self._sleep(self._inside(), *caller(), name, bounded_ms(delay), None)
 
     def sleep_until(self, name: str, moment: datetime) -> Coroutine[Any, Any, None]:
         """Waits until a moment; one in the past is over at once."""
@@ -144,12 +156,14 @@ class Context:
         if moment >= _LATEST:
             raise ConfigError(f"sleep_until({name!r}, …) cannot wait beyond the year 2199, got {moment!r}")
         due_us = max(0, (moment - _EPOCH) // timedelta(microseconds=1))
-        return self._sleep(*caller(), name, None, due_us)
+        return self._sleep(self._inside(), *caller(), name, None, due_us)
 
-    async def _sleep(self, code: CodeType, line: int, name: str, duration_ms: int | None, due_us: int | None) -> None:
-        request = self._run.ledger.request(_name(name), SLEEP, code, line)
-        future = self._run.loop.create_future()
-        await self._run.result(Pending(request, future, _nothing, duration_ms=duration_ms, due_us=due_us))
+    async def _sleep(
+        self, run: Execution, code: CodeType, line: int, name: str, duration_ms: int | None, due_us: int | None
+    ) -> None:
+        request = run.ledger.request(_name(name), SLEEP, code, line)
+        future = run.loop.create_future()
+        await run.result(Pending(request, future, _nothing, duration_ms=duration_ms, due_us=due_us))
 
     @overload
     def receive(
@@ -163,10 +177,11 @@ class Context:
 
     def receive(self, name: str, type: Any = None, /, *, timeout: Duration | None = None) -> Coroutine[Any, Any, Any]:
         """The next signal of a name, whether it was sent before or comes later; None when `timeout` is over."""
-        return self._receive(*caller(), name, type, None if timeout is None else bounded_ms(timeout))
+        return self._receive(self._inside(), *caller(), name, type, None if timeout is None else bounded_ms(timeout))
 
-    async def _receive(self, code: CodeType, line: int, name: str, type: Any, timeout_ms: int | None) -> Any:
-        run = self._run
+    async def _receive(
+        self, run: Execution, code: CodeType, line: int, name: str, type: Any, timeout_ms: int | None
+    ) -> Any:
         pending = Pending(
             run.ledger.request(_name(name), SIGNAL, code, line),
             run.loop.create_future(),
@@ -195,12 +210,11 @@ class Context:
         self, name: str, workflow: Any, input: Any = None, /, **options: Unpack[ChildOptions]
     ) -> Coroutine[Any, Any, Any]:
         """Starts another run and waits for its result. Raises RunFailed or RunCancelled."""
-        return self._run_child(*caller(), name, workflow, input, options)
+        return self._run_child(self._inside(), *caller(), name, workflow, input, options)
 
     async def _run_child(
-        self, code: CodeType, line: int, name: str, workflow: Any, input: Any, options: ChildOptions
+        self, run: Execution, code: CodeType, line: int, name: str, workflow: Any, input: Any, options: ChildOptions
     ) -> Any:
-        run = self._run
         child, output = child_request(run, workflow, input, options)
         request = run.ledger.request(_name(name), CHILD_WORKFLOW, code, line)
         pending = _child(run, request, StartChild(child=child))
@@ -211,12 +225,11 @@ class Context:
         self, name: str, workflow: Workflow[Any, O] | str, input: Any = None, /, **options: Unpack[ChildOptions]
     ) -> Coroutine[Any, Any, ChildHandle[O]]:
         """Starts another run and goes on; its handle can be waited for later."""
-        return self._start_child(*caller(), name, workflow, input, options)
+        return self._start_child(self._inside(), *caller(), name, workflow, input, options)
 
     async def _start_child(
-        self, code: CodeType, line: int, name: str, workflow: Any, input: Any, options: ChildOptions
+        self, run: Execution, code: CodeType, line: int, name: str, workflow: Any, input: Any, options: ChildOptions
     ) -> ChildHandle[Any]:
-        run = self._run
         child, _ = child_request(run, workflow, input, options)
         request = run.ledger.request(_name(name), CHILD_WORKFLOW, code, line)
         pending = _child(run, request, StartChild(child=child, start_only=True))
@@ -242,7 +255,7 @@ class Context:
 
     def now(self) -> datetime:
         """The time, on the database's clock, as it was when the code first asked."""
-        return _EPOCH + timedelta(microseconds=self._run.readings.read_clock())
+        return _EPOCH + timedelta(microseconds=self._inside().readings.read_clock())
 
     def uuid(self) -> standard_uuid.UUID:
         """A random UUID that is the same in every replay."""
@@ -253,24 +266,34 @@ class Context:
         return standard_random.Random(self._derive("random", 32))
 
     def _derive(self, what: str, size: int) -> bytes:
-        count = self._run.readings.count(what)
-        seed = self._run.delivery.seed.to_bytes(8, "big", signed=True)
+        run = self._inside()
+        count = run.readings.count(what)
+        seed = run.delivery.seed.to_bytes(8, "big", signed=True)
         return hashlib.blake2b(f"{what}/{count}".encode(), digest_size=size, key=seed).digest()
 
     async def set_state(self, document: Any) -> None:
         """Publishes a small JSON document that clients read with `handle.state()`."""
-        self._run.readings.set_state(state_text(document))
+        self._inside().readings.set_state(state_text(document))
 
     def patched(self, id: str) -> bool:
         """Whether new code may take its new path: true unless the run passed here before it was there."""
-        return self._run.readings.patched(_name(id))
+        return self._inside().readings.patched(_name(id))
 
     def continue_as_new(self, input: Any = None) -> NoReturn:
         """Ends this run and goes on as a new one, with an empty history."""
-        definition = self._run.definition
+        definition = self._inside().definition
         if input is not None and not definition.takes_input:
             raise ConfigError(f"Workflow {definition.name!r} takes no input, and was given {type(input).__name__}.")
         raise ContinueAsNew(input)
+
+    def _inside(self) -> Execution:
+        """The run, for its own code. Code that is being closed hears so again, whatever it asks for."""
+        run = self._run
+        if _get_running_loop() is not run.loop:
+            raise OutsideWorkflow
+        if run.loop.dropped:
+            raise Dropped
+        return run
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

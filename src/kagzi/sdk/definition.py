@@ -243,6 +243,8 @@ def as_step(function: Callable[..., Any]) -> Step[..., Any]:
     """Any function as a step; a declared one as it is."""
     if isinstance(function, Step):
         return function
+    if inspect.iscoroutine(function):
+        function.close()
     if not callable(function):
         raise ConfigError(f"a step runs a function, not {function!r}: pass the function and its arguments separately")
     return Step(function)

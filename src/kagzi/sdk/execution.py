@@ -157,7 +157,9 @@ class Execution:
             delay = max(0.0, (due_us - self.waits.now_us()) / 1_000_000)
             self._timer = self._real.call_later(delay, self.turn)
         step_ids = [
-            pending.step_id for pending in self.agenda.held.values() if pending.request.kind in (SIGNAL, CHILD_WORKFLOW)
+            pending.step_id
+            for pending in self.agenda.held.values()
+            if pending.request.kind in (SIGNAL, CHILD_WORKFLOW) or pending.in_doubt
         ]
         if step_ids and self.waits.register(step_ids):
             self.send("wait", pb.Wait(step_ids=step_ids), self._waited)
@@ -215,7 +217,7 @@ class Execution:
             elif answered is not None and not self.over:
                 answered(answer)
 
-        if self.ledger.mismatch is None:
+        if not self.over and self.ledger.mismatch is None:
             self.host.send(self, name, body, heard)
 
     def _refused(self, name: str, refusal: ErrorDetail) -> None:

@@ -54,7 +54,7 @@ class Values:
         return payload.decode(self._codecs.decode(given, self._binding(role, workflow_type)), annotation)
 
     def _binding(self, role: Role, workflow_type: str) -> Binding:
-        key = f"{role}/{workflow_type}"
+        key = f"{role}/{workflow_type}" if workflow_type else role
         found = self._bindings.get(key)
         if found is None:
             found = self._bindings[key] = Binding(self._namespace, workflow_type or self._type, role)

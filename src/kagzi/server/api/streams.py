@@ -17,6 +17,7 @@ from kagzi.server.lifecycle import Loop, Wakeup
 from kagzi.store import facts
 from kagzi.store.database import Database
 from kagzi.store.errors import Unreachable, invalid
+from kagzi.store.notices import key_hash
 
 
 class Streams(Loop):
@@ -80,10 +81,15 @@ class Streams(Loop):
             self._teller.set()
 
     def heard(self, key: str | None) -> None:
-        """A notice of another server: something arrived for a run. All held runs with waits are looked at."""
+        """A notice of another server: something arrived for a run; None: for any that waits."""
         for (namespace, _), stream in self._streams.items():
-            if stream.waiting:
-                self._wanted[namespace] |= stream.waiting
+            here = (
+                stream.waiting
+                if key is None
+                else {run_id for run_id in stream.held if key_hash(namespace, run_id) == key}
+            )
+            if here:
+                self._wanted[namespace] |= here
                 self._teller.set()
 
     async def run(self) -> None:
