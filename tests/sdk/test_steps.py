@@ -6,6 +6,7 @@ import functools
 import threading
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -341,3 +342,118 @@ async def test_a_run_with_too_many_steps_fails_and_says_what_to_do(rig: Rig, mon
     async with rig.working(endless):
         with pytest.raises(RunFailed, match=r"at most 30 steps: .* ctx\.continue_as_new"):
             await rig.execute(endless)
+
+
+@workflow(step_retry=Retry(max_attempts=1))
+async def careless(ctx: Context, how: str) -> str:
+    async def uses_ctx() -> Any:
+        match how:
+            case "step":
+                return await ctx.step("inner", needs_two, 1, 2)
+            case "sleep":
+                return await ctx.sleep("inner", 1)
+            case "now":
+                return ctx.now()
+            case "uuid":
+                return ctx.uuid()
+            case "set_state":
+                return await ctx.set_state(1)
+        raise AssertionError(how)
+
+    try:
+        await ctx.step("outer", uses_ctx)
+    except StepFailed as error:
+        return f"{error.type}: {error.message}"
+    return ""
+
+
+@pytest.mark.parametrize("how", ["step", "sleep", "now", "uuid", "set_state"])
+async def test_a_body_cannot_use_the_context_of_its_workflow(rig: Rig, how: str) -> None:
+    async with rig.working(careless):
+        handle = await rig.client.start(careless, how)
+        assert (await handle.result(timeout=LONG)).startswith(
+            "OutsideWorkflow: This ctx belongs to the code of a workflow"
+        )
+
+    assert list(await rig.records(handle)) == ["outer"]
+
+
+@workflow
+async def calls_too_early(ctx: Context) -> str:
+    try:
+        await ctx.step("early", needs_two(1, 2))  # type: ignore[call-overload]
+    except errors.ConfigError as error:
+        return str(error)
+    return ""
+
+
+async def test_a_coroutine_in_place_of_a_function_is_refused(rig: Rig) -> None:
+    async with rig.working(calls_too_early):
+        assert "pass the function and its arguments separately" in await rig.execute(calls_too_early)
+
+
+@workflow
+async def asks_too_much(ctx: Context, what: str) -> None:
+    match what:
+        case "sleep":
+            await ctx.sleep("long", "4000 days")
+        case "moment":
+            await ctx.sleep_until("late", datetime(2200, 1, 1, tzinfo=UTC))
+        case "zone":
+            await ctx.sleep_until("where", datetime(2100, 1, 1))  # noqa: DTZ001 - the mistake
+        case "state":
+            await ctx.set_state("x" * 70_000)
+        case "text":
+            await ctx.set_state({"text": "\0"})
+        case "child":
+            await ctx.run_child("child", asks_too_much, "", priority=7)
+        case "option":
+            await ctx.run_child("child", asks_too_much, "", prio=1)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("sleep", "too long to wait"),
+        ("moment", "cannot wait beyond the year 2199"),
+        ("zone", "needs a datetime with a time zone"),
+        ("state", "JSON document of at most 65536 bytes"),
+        ("text", "a text with NUL"),
+        ("child", "priority=7 must be a whole number from 0 to 4"),
+        ("option", "a child takes the options .*, not prio"),
+    ],
+)
+async def test_what_cannot_be_stored_fails_the_run_and_says_why(rig: Rig, what: str, message: str) -> None:
+    async with rig.working(asks_too_much):
+        with pytest.raises(RunFailed, match=message):
+            await rig.execute(asks_too_much, what)
+
+
+closing: list[str] = []
+
+
+@workflow
+async def clings(ctx: Context) -> str:
+    try:
+        return str(await ctx.receive("go", str))
+    except Exception:
+        closing.append("swallowed")
+        raise
+    finally:
+        try:
+            await ctx.step("cleanup", needs_two, 1, 2)
+        except BaseException as error:
+            closing.append(type(error).__name__)
+            raise
+
+
+async def test_a_run_that_is_given_back_hears_nothing_that_it_could_swallow_and_records_nothing(rig: Rig) -> None:
+    closing.clear()
+    async with rig.working(clings):
+        handle = await rig.client.start(clings)
+        await rig.sleeping(handle)
+        assert closing == ["Dropped"]
+        assert await rig.records(handle) == {"go": "RUNNING"}
+        await handle.signal("go", "on")
+        assert await handle.result(timeout=LONG) == "on"
+    assert await rig.records(handle) == {"go": "COMPLETED", "cleanup": "COMPLETED"}

@@ -1,6 +1,6 @@
 """A relay between clients or workers and one server, that loses what a network loses: the answer to a request that took
 effect. A call whose reply is lost ends as calls end when a connection breaks; so does a stream, at the first frame that
-answers the chosen operation. It can also hold that frame back until later. It changes no message.
+answers the chosen operation or brings what was chosen. It can also hold that frame back. It changes no message.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from kagzi.protocol.v1 import worker_pb2 as pb
 
 CONNECT = "/kagzi.v1.WorkerService/Connect"
 WATCH = "/kagzi.v1.WorkflowService/WatchWorkflows"
+# What a server says by itself, as fields of its frames.
+NOTICES = ("welcome", "deliveries", "wakes", "cancels")
 _BROKEN = "the relay lost the reply"
 
 
@@ -39,7 +41,9 @@ class Relay:
         self.address = ""
 
     def lose(self, name: str) -> None:
-        """Loses the answer to the next operation ("step_completed") or call ("SignalWorkflow") of this name."""
+        """Loses the answer to the next operation ("step_completed") or call ("SignalWorkflow") of this name, or the
+        next frame with such a notice ("wakes").
+        """
         self._catching = name
 
     def hold(self, name: str) -> None:
@@ -90,7 +94,7 @@ class Relay:
         call = begin(self._noting(requests) if work else requests, metadata=context.invocation_metadata())
         try:
             async for frame in call:
-                if work and self._number and self._answers(frame):
+                if work and self._catching and self._caught(frame):
                     if self._let_go.is_set():
                         await self._lose(context)
                     self.held.set()
@@ -114,9 +118,13 @@ class Relay:
                     self._number = operation.number
             yield frame
 
-    def _answers(self, frame: bytes) -> bool:
+    def _caught(self, frame: bytes) -> bool:
         heard = pb.ConnectResponse.FromString(frame)
-        return self._number in heard.accepted or any(answer.number == self._number for answer in heard.answers)
+        if self._catching in NOTICES:
+            return any(field.name == self._catching for field, _ in heard.ListFields())
+        return bool(self._number) and (
+            self._number in heard.accepted or any(answer.number == self._number for answer in heard.answers)
+        )
 
     async def _lose(self, context: Any) -> None:
         self._catching = ""

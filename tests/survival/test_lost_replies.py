@@ -92,6 +92,32 @@ async def everything(ctx: Context, hops: int) -> list[str]:
     return [body, early or "", failure, late or "", child]
 
 
+class Ear:
+    """Set once the code has heard; of one loop, and so made anew for each test."""
+
+    heard = asyncio.Event()
+
+
+@step
+async def until_heard() -> None:
+    note()
+    await Ear.heard.wait()
+
+
+@workflow
+async def listening(ctx: Context) -> str:
+    """A body that ends only when the code has heard of a signal or a cancel meanwhile."""
+
+    async def listen() -> str:
+        try:
+            return await ctx.receive("word", str) or ""
+        finally:
+            Ear.heard.set()
+
+    word, _ = await asyncio.gather(listen(), ctx.step("until-heard", until_heard))
+    return word
+
+
 @workflow
 async def failing(ctx: Context) -> None:
     await ctx.step("plain", plain, "word")
@@ -132,7 +158,9 @@ class Way:
         return self.first.passed + (self.second.passed if self.second is not None else [])
 
     def worker(self, **options: Any) -> Worker:
-        return Worker(self.target, workflows=[everything, echo, failing, lasting], queue=self.queue, **options)
+        return Worker(
+            self.target, workflows=[everything, echo, failing, lasting, listening], queue=self.queue, **options
+        )
 
     async def once(self, run_id: str) -> None:
         """Every step of the run and of its descendants is on record once, and its body ran once."""
@@ -231,6 +259,25 @@ async def test_a_release_whose_reply_is_lost_takes_effect_once(way: Way) -> None
         async with way.worker():
             assert await handle.result(timeout=20) == "ended"
     assert ran[handle.run_id, "endless"] == 2, "a drained attempt is followed by another"
+    assert await _column(way, "select crashes from kagzi.workflow_runs", handle) == [0]
+
+
+@pytest.mark.parametrize("notice", ["welcome", "deliveries", "wakes", "cancels"])
+async def test_a_notice_that_is_lost_is_given_again(way: Way, notice: str) -> None:
+    Ear.heard = asyncio.Event()
+    way.first.lose(notice)
+    async with way.worker(), Client(way.pair.servers[0].address) as client:
+        handle = await client.start(listening, queue=way.queue)
+        await until(lambda: ran[handle.run_id, "until-heard"] == 1)
+        if notice == "cancels":
+            await handle.cancel("enough")
+            with pytest.raises(RunCancelled):
+                await handle.result(timeout=20)
+        else:
+            await handle.signal("word", "heard")
+            assert await handle.result(timeout=20) == "heard"
+    assert way.first.lost.is_set()
+    assert ran[handle.run_id, "until-heard"] == 1
     assert await _column(way, "select crashes from kagzi.workflow_runs", handle) == [0]
 
 

@@ -219,12 +219,9 @@ async def test_a_short_wait_is_waited_out_in_place_and_the_run_is_not_given_back
         Client(server.address) as client,
     ):
         await client.execute(napping)
-    assert relay.passed.count("suspend") == 0
-    assert [name for name in relay.passed if "_" in name or name.islower()] == [
-        "step_started",
-        "step_completed",
-        "complete",
-    ]
+    # What was not answered when the worker stopped may have been sent again.
+    sent = list(dict.fromkeys(name for frame in relay.frames for name in frame))
+    assert sent == ["step_started", "step_completed", "complete"]
 
 
 async def test_the_state_is_published_once_and_not_again_in_replay(server: Server) -> None:

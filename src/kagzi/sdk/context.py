@@ -45,8 +45,8 @@ class OutsideWorkflow(KagziError):
 
     def __init__(self) -> None:
         super().__init__(
-            "This ctx belongs to the code of a workflow, and was used outside of it: in a step's body, another thread or "
-            "after the run. Call it in the workflow, and pass a body what it needs as arguments."
+            "This ctx belongs to the code of a workflow, and was used outside of it: in a step's body, in another "
+            "thread, or after the run. Call it in the workflow, and pass a body what it needs as arguments."
         )
 
 
@@ -221,9 +221,24 @@ class Context:
         pending.decode = lambda given: run.values.decode(given, output, "output", child.workflow_type)
         return await run.result(pending)
 
+    @overload
     def start_child(
-        self, name: str, workflow: Workflow[Any, O] | str, input: Any = None, /, **options: Unpack[ChildOptions]
-    ) -> Coroutine[Any, Any, ChildHandle[O]]:
+        self, name: str, workflow: Workflow[None, O], /, **options: Unpack[ChildOptions]
+    ) -> Coroutine[Any, Any, ChildHandle[O]]: ...
+
+    @overload
+    def start_child(
+        self, name: str, workflow: Workflow[I, O], input: I, /, **options: Unpack[ChildOptions]
+    ) -> Coroutine[Any, Any, ChildHandle[O]]: ...
+
+    @overload
+    def start_child(
+        self, name: str, workflow: str, input: Any = None, /, **options: Unpack[ChildOptions]
+    ) -> Coroutine[Any, Any, ChildHandle[Any]]: ...
+
+    def start_child(
+        self, name: str, workflow: Any, input: Any = None, /, **options: Unpack[ChildOptions]
+    ) -> Coroutine[Any, Any, ChildHandle[Any]]:
         """Starts another run and goes on; its handle can be waited for later."""
         return self._start_child(self._inside(), *caller(), name, workflow, input, options)
 

@@ -19,7 +19,6 @@ from kagzi.protocol.v1 import worker_pb2 as pb
 from kagzi.protocol.v1.common_pb2 import CHILD_WORKFLOW, SIGNAL, ErrorDetail, Payload
 from kagzi.sdk import abandonment, attempts, endings
 from kagzi.sdk.agenda import Agenda
-from kagzi.sdk.calls import error_from_detail
 from kagzi.sdk.context import Context
 from kagzi.sdk.current import CurrentStep
 from kagzi.sdk.definition import Workflow
@@ -222,10 +221,6 @@ class Execution:
 
     def _refused(self, name: str, refusal: ErrorDetail) -> None:
         if self.over:
-            return
-        if refusal.code in (ErrorDetail.INVALID_ARGUMENT, ErrorDetail.LIMIT_EXCEEDED):
-            # Trying again from the history would end here again.
-            self._finish(*endings.failed(error_from_detail(refusal), self))
             return
         if refusal.code not in (ErrorDetail.LEASE_LOST, ErrorDetail.PREDECESSOR_REFUSED):
             self.logger.error("%s was refused: %s. The run is tried again from its history", name, refusal.message)
