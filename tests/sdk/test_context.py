@@ -32,6 +32,8 @@ class Played:
     states: dict[str, Any] = field(default_factory=dict)
     marks: list[Any] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
+    # Timers, and those of them that were over before their time.
+    timers: tuple[int, int] = (0, 0)
 
     def seen(self, name: str, kind: str = "saw") -> list[Any]:
         """What the run had seen, each time it marked it."""
@@ -92,6 +94,11 @@ async def _crash(url: str, marks: Marks) -> Played:
         logger.addHandler(_Lines(played.lines))
         async with rig.working(*plays, scenes.kid, scenes.continued, scenes.logged):
             await _finish(rig, handles, played)
+        (row,) = await rig.fetch(
+            "select count(*) as all, count(*) filter (where finished_at < wake_at) as early from kagzi.step_runs "
+            "where kind = 'SLEEP' and status = 'COMPLETED'"
+        )
+        played.timers = (row["all"], row["early"])
     played.marks = [json.loads(line) for line in marks.read()]
     return played
 
@@ -169,6 +176,13 @@ def test_a_timer_is_over_once(crashed: Played) -> None:
         "after": "COMPLETED",
     }
     assert crashed.results["sleep_until_gathered"] == [[True, True], [True, True]]
+
+
+def test_no_timer_is_over_before_its_time(crashed: Played) -> None:
+    total, early = crashed.timers
+
+    assert total > 10
+    assert early == 0
 
 
 def test_signals_are_received_in_their_order_each_once(crashed: Played, cancelled: Played) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+import asyncpg
 import pytest
 
 from kagzi import Context, Retry, RunFailed, StepFailed, errors, idempotency_key, step, workflow
@@ -457,3 +458,43 @@ async def test_a_run_that_is_given_back_hears_nothing_that_it_could_swallow_and_
         await handle.signal("go", "on")
         assert await handle.result(timeout=LONG) == "on"
     assert await rig.records(handle) == {"go": "COMPLETED", "cleanup": "COMPLETED"}
+
+
+order: list[str] = []
+
+
+async def first() -> str:
+    await gate.wait()
+    order.append("first body")
+    return "first"
+
+
+async def second() -> str:
+    order.append("second body")
+    return "second"
+
+
+@workflow
+async def hurries(ctx: Context) -> list[str]:
+    result = await ctx.step("first", first)
+    order.append("code runs ahead")
+    gate.note("ahead")
+    return [result, await ctx.step("second", second)]
+
+
+async def test_no_body_begins_before_what_the_code_has_got_is_durable(rig: Rig) -> None:
+    order.clear()
+    async with rig.working(hurries):
+        handle = await rig.client.start(hurries)
+        await gate.arrival()
+        await rig.until("select 1 from kagzi.step_runs where run_id = $1", handle.run_id)
+        connection = await asyncpg.connect(rig.url)
+        async with connection.transaction():
+            await connection.execute("select 1 from kagzi.workflow_runs where run_id = $1 for update", handle.run_id)
+            gate.open()
+            assert await gate.arrival() == "ahead"
+            # Time enough for a body that does not wait for the result before it.
+            await connection.execute("select pg_sleep(0.3)")
+            assert order == ["first body", "code runs ahead"]
+        await connection.close()
+        assert await handle.result(timeout=LONG) == ["first", "second"]

@@ -269,11 +269,6 @@ async def whole(ctx: Context) -> list[Any]:
     return [before, result, after, ctx.attempt]
 
 
-# A new attempt of a step that was set aside has the number of an old one, which is the key of its record.
-set_aside_keeps_its_number = pytest.mark.xfail(reason="store/steps.sql: set_aside must give the numbers free")
-
-
-@set_aside_keeps_its_number
 async def test_a_retry_of_the_whole_workflow_sets_the_failed_step_and_what_followed_aside(rig: Rig) -> None:
     async with rig.working(whole):
         handle = await rig.client.start(whole)
@@ -301,7 +296,6 @@ async def wrapped(ctx: Context) -> str:
         raise OrderFailed("it did not work") from error
 
 
-@set_aside_keeps_its_number
 async def test_an_error_raised_for_a_failed_step_sets_that_step_aside(rig: Rig) -> None:
     async with rig.working(wrapped):
         assert await (await rig.client.start(wrapped)).result(timeout=5) == "strong"
@@ -322,7 +316,6 @@ async def spend_later() -> str:
     return f"waits {tries.count('waits')}"
 
 
-@set_aside_keeps_its_number
 async def test_a_sibling_that_was_given_up_before_a_retry_of_the_whole_runs_again(rig: Rig) -> None:
     async with rig.working(in_a_group):
         handle = await rig.client.start(in_a_group)

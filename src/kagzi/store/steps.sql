@@ -10,7 +10,7 @@ select :namespace, u.run_id, u.step_id,
            (select s.attempt_number from kagzi.step_runs s where s.namespace = :namespace and s.run_id = u.run_id
                 and s.step_id = u.step_id and s.attempt_id = u.attempt_id),
            (select max(s.attempt_number) + 1 from kagzi.step_runs s where s.namespace = :namespace
-                and s.run_id = u.run_id and s.step_id = u.step_id), 1) end,
+                and s.run_id = u.run_id and s.step_id = u.step_id and not s.set_aside), 1) end,
        u.attempt_id,
        case when u.position > 0 then u.position else coalesce(
            (select max(s.position) + 1 from kagzi.step_runs s where s.namespace = :namespace
@@ -44,7 +44,7 @@ select :namespace, u.run_id, u.step_id,
            (select s.attempt_number from kagzi.step_runs s where s.namespace = :namespace and s.run_id = u.run_id
                 and s.step_id = u.step_id and s.attempt_id = u.attempt_id),
            (select max(s.attempt_number) + 1 from kagzi.step_runs s where s.namespace = :namespace
-                and s.run_id = u.run_id and s.step_id = u.step_id), 1) end,
+                and s.run_id = u.run_id and s.step_id = u.step_id and not s.set_aside), 1) end,
        u.attempt_id,
        case when u.position > 0 then u.position else coalesce(
            (select max(s.position) + 1 from kagzi.step_runs s where s.namespace = :namespace
@@ -79,7 +79,7 @@ select :namespace, u.run_id, u.step_id,
            (select s.attempt_number from kagzi.step_runs s where s.namespace = :namespace and s.run_id = u.run_id
                 and s.step_id = u.step_id and s.attempt_id = u.attempt_id),
            (select max(s.attempt_number) + 1 from kagzi.step_runs s where s.namespace = :namespace
-                and s.run_id = u.run_id and s.step_id = u.step_id), 1) end,
+                and s.run_id = u.run_id and s.step_id = u.step_id and not s.set_aside), 1) end,
        u.attempt_id,
        case when u.position > 0 then u.position else coalesce(
            (select s.position from kagzi.step_runs s where s.namespace = :namespace
@@ -127,14 +127,17 @@ left join kagzi.step_runs s
 group by u.number;
 
 -- name: set_aside
--- A retry of the whole workflow: the step whose error left it, and everything asked for after it, happens again.
--- The caller holds the fence of every run.
+-- A retry of the whole workflow: the step whose error left it, everything asked for after it and whatever was given up
+-- happens again, counted from its first attempt. What is set aside keeps its record under a number below 0, another for each try of the whole,
+-- which the caller has counted. The caller holds the fence of every run.
 update kagzi.step_runs s
-set is_latest = false, set_aside = true
+set is_latest = false, set_aside = true, attempt_number = s.attempt_number - 20000 * r.attempts
 from unnest(:run_ids::uuid[], :step_ids::text[]) as u(run_id, step_id)
 join kagzi.step_runs f
     on f.namespace = :namespace and f.run_id = u.run_id and f.step_id = u.step_id and f.is_latest
-where s.namespace = :namespace and s.run_id = u.run_id and s.position >= f.position and not s.set_aside
+join kagzi.workflow_runs r on r.namespace = :namespace and r.run_id = u.run_id
+where s.namespace = :namespace and s.run_id = u.run_id and not s.set_aside
+  and (s.position >= f.position or s.status = 'ABANDONED')
 returning s.run_id, s.signal_id, s.child_run_id;
 
 -- name: latest

@@ -440,7 +440,7 @@ class Step(_message.Message):
     attempt_id: _builtins.str
     """Made by the worker; names this attempt."""
     attempt_number: _builtins.int
-    """1 for the first attempt."""
+    """1 for the first attempt; below 0 for one that a retry of the whole workflow set aside."""
     is_latest: _builtins.bool
     """No later attempt exists and the step was not set aside."""
     kind: Global___StepKind.ValueType

@@ -32,8 +32,8 @@ _MESSAGE = 64 * 1024
 _TRACEBACK = 256 * 1024
 _LAST_MICROSECOND = 7_258_118_400_000_000
 _POSITIONS = 20_000
-# Far beyond what a run of that many steps needs, and far from what a column can hold.
-_ATTEMPTS = 1_000_000
+# More than a step's policy allows, and than its numbers have room for when a retry of the whole sets them aside.
+_ATTEMPTS = 19_999
 _SEQUENCE = 100_000_000
 _STATES = 2**31 - 1
 
