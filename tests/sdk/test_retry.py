@@ -22,7 +22,7 @@ def test_the_delay_grows_by_the_backoff_and_stops_at_the_maximum() -> None:
 
 
 def test_the_delay_after_very_many_attempts_is_still_the_maximum() -> None:
-    assert Retry(max_attempts=1_000_000, backoff=1000.0).delay_ms(999_999) == 60_000
+    assert Retry(max_attempts=10_000, backoff=1000.0).delay_ms(9_999) == 60_000
 
 
 def test_no_initial_delay_means_no_delay_at_all() -> None:

@@ -54,18 +54,22 @@ class Handover:
         if not self._ready and not run.draining:
             run.open_new()
             self._collect()
-        if not self._ready:
+        if not self._ready or self._asked:
             return False
         completion = self._ready[0]
         pending = completion.pending
+        pending.take_back()
+        seq = run.ledger.next_seq()
         if completion.failure is not None:
-            self._ask(completion, "step_failed", self._verdict)
+            message = pending.failed(seq, completion.failure, completion.elapsed_us)
+            self._ask(completion, "step_failed", message, self._verdict)
             return False
         if pending.start_child is not None and pending.start_child.start_only:
-            self._ask(completion, "start_child", self._child_started)
+            pending.start_child.completed_seq = seq
+            self._ask(completion, "start_child", pending.start_child, self._child_started)
             return False
         self._ready.popleft()
-        self._hand_over(completion)
+        self._hand_over(completion, seq)
         return True
 
     def _discard_unwanted(self) -> None:
@@ -91,10 +95,8 @@ class Handover:
             self._give(pending, record.output if record.HasField("output") else None)
         return True
 
-    def _hand_over(self, completion: Completion) -> None:
+    def _hand_over(self, completion: Completion, seq: int) -> None:
         pending = completion.pending
-        pending.take_back()
-        seq = self._run.ledger.next_seq()
         self.record(pending.completed(seq, completion.output, completion.elapsed_us, completion.signal_id))
         if pending.request.kind == CANCEL:
             self._run.agenda.set(pending, State.CLOSED)
@@ -124,24 +126,17 @@ class Handover:
 
     def _durable(self, _: pb.Answer | None) -> None:
         self.unacknowledged -= 1
-        # Bodies are all that waits for this; a whole turn for each step would cost a quarter more.
+        # Bodies are all that waits for this: a whole turn would find nothing else to do.
         attempts.begin_bodies(self._run)
 
-    def _ask(self, completion: Completion, name: str, answered: Callable[[Completion, pb.Answer | None], None]) -> None:
+    def _ask(
+        self,
+        completion: Completion,
+        name: str,
+        message: Message,
+        answered: Callable[[Completion, pb.Answer | None], None],
+    ) -> None:
         """Asks the server about the first result; nothing is handed over before it has answered."""
-        if self._asked:
-            return
-        self._asked = True
-        pending = completion.pending
-        pending.take_back()
-        seq = self._run.ledger.next_seq()
-        message: Message
-        if name == "start_child":
-            assert pending.start_child is not None
-            pending.start_child.completed_seq = seq
-            message = pending.start_child
-        else:
-            message = pending.failed(seq, completion.failure, completion.elapsed_us)
 
         def heard(answer: pb.Answer | None) -> None:
             self._asked = False
@@ -149,6 +144,7 @@ class Handover:
             answered(completion, answer)
             self._run.turn()
 
+        self._asked = True
         self._run.send(name, message, heard)
 
     def _verdict(self, completion: Completion, answer: pb.Answer | None) -> None:

@@ -113,7 +113,8 @@ def retry_policy(retry: Retry) -> RetryPolicy:
     """A retry policy of the wire."""
     return RetryPolicy(
         maximum_attempts=retry.max_attempts,
-        initial_interval_ms=retry.initial_ms,
+        # On the wire 0 leaves the default.
+        initial_interval_ms=max(1, retry.initial_ms),
         backoff_coefficient=retry.backoff,
         maximum_interval_ms=retry.max_interval_ms,
     )

@@ -12,7 +12,7 @@ from kagzi.sdk import duration
 from kagzi.sdk.duration import Duration
 from kagzi.sdk.errors import ConfigError
 
-MOST_ATTEMPTS = 1_000_000
+MOST_ATTEMPTS = 10_000
 
 
 @dataclass(frozen=True, slots=True)

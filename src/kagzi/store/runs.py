@@ -216,6 +216,7 @@ async def get(connection: Connection, namespace: str, run_id: str) -> WorkflowRu
     """One run with its payloads."""
     row = await _get.first(connection, namespace=namespace, run_id=run_id)
     if row is None:
+        await namespaces.get(connection, namespace)
         raise errors.not_found("run", run_id, "run_id")
     return rows.run(row, payloads=True)
 

@@ -14,7 +14,7 @@ import uuid_utils
 from asyncpg import Record
 from asyncpg.connection import Connection
 
-from kagzi.store import roster, rows
+from kagzi.store import namespaces, roster, rows
 from kagzi.store.errors import not_found, precondition
 from kagzi.store.queries import Queries
 from kagzi.store.roster import ServedType, Worker
@@ -147,6 +147,7 @@ async def heartbeat(
     """
     row = await _beat.first(connection, namespace=namespace, worker_id=worker_id, lease_ms=lease_ms)
     if row is None:
+        await namespaces.get(connection, namespace)
         raise not_found("worker that is online", worker_id, "worker_id")
     renewal = await renew(connection, namespace, held, lease_ms=lease_ms)
     queues = await _give_back(

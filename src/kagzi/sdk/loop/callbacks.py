@@ -70,6 +70,8 @@ class Callbacks(Refusals):
                 handle = ready.popleft()
                 if not handle._cancelled:  # noqa: SLF001 - asyncio's contract between a loop and its handles
                     handle._run()  # noqa: SLF001
+                # Held a turn longer, a task that failed unseen would not report itself before the run is closed.
+                del handle
                 limit -= 1
         except SystemExit:
             # The task that raised it has it as its outcome; asyncio raises it here once more, to end the

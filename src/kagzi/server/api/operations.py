@@ -61,7 +61,7 @@ def of_frame(namespace: str, message: pb.Operation) -> Operation:
             ErrorDetail(code=ErrorDetail.UNIMPLEMENTED, message=f"this server does not know the operation {name!r}")
         )
     run = pb.Held(run_id=message.run_id, claim_token=message.claim_token)
-    operation = of_worker(namespace, kind, run, getattr(message, name), field=name)
+    operation = of_worker(namespace, kind, run, getattr(message, name), field=name, place="")
     operation.chained = True
     return operation
 
@@ -80,11 +80,20 @@ def refused_in_frame(namespace: str, message: pb.Operation, detail: ErrorDetail)
 
 
 def of_worker(
-    namespace: str, kind: Kind, run: pb.Held, body: Any, *, field: str, operation_id: str | None = None
+    namespace: str,
+    kind: Kind,
+    run: pb.Held,
+    body: Any,
+    *,
+    field: str,
+    operation_id: str | None = None,
+    place: str = "run.",
 ) -> Operation:
-    """A worker's operation with its body checked. `field` is where the body stands in the request."""
-    run_id = checks.uuid(run.run_id, "run.run_id")
-    token = checks.uuid(run.claim_token, "run.claim_token")
+    """A worker's operation with its body checked. `field` is where the body stands in the request, `place` where the
+    run does.
+    """
+    run_id = checks.uuid(run.run_id, f"{place}run_id")
+    token = checks.uuid(run.claim_token, f"{place}claim_token")
     check = _CHECKS.get(kind)
     if check is not None:
         check(namespace, body, field)
