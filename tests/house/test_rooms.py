@@ -9,15 +9,16 @@ from tests.house.tree import ROOT, SOURCE
 
 EVERYTHING = {"kagzi.cli", "kagzi.testing"}
 MAY_IMPORT: dict[str, set[str]] = {
-    "kagzi": {"kagzi.sdk", "kagzi.errors", "kagzi.sql", "kagzi.automations", "kagzi.protocol"},
+    "kagzi": {"kagzi.sdk", "kagzi.errors", "kagzi.sql", "kagzi.automations", "kagzi.protocol", "kagzi.timetable"},
     "kagzi.protocol": set(),
+    "kagzi.timetable": set(),
     "kagzi.store": {"kagzi.protocol"},
-    "kagzi.server": {"kagzi.protocol", "kagzi.store"},
-    "kagzi.sdk": {"kagzi.protocol"},
-    "kagzi.errors": {"kagzi.sdk", "kagzi.protocol"},
-    "kagzi.sql": {"kagzi.sdk", "kagzi.protocol"},
-    "kagzi.automations": {"kagzi.sdk", "kagzi.protocol"},
-    "kagzi.dashboard": {"kagzi.automations", "kagzi.sdk", "kagzi.protocol"},
+    "kagzi.server": {"kagzi.protocol", "kagzi.store", "kagzi.timetable"},
+    "kagzi.sdk": {"kagzi.protocol", "kagzi.timetable"},
+    "kagzi.errors": {"kagzi.sdk", "kagzi.protocol", "kagzi.timetable"},
+    "kagzi.sql": {"kagzi.sdk", "kagzi.protocol", "kagzi.timetable"},
+    "kagzi.automations": {"kagzi.sdk", "kagzi.protocol", "kagzi.timetable"},
+    "kagzi.dashboard": {"kagzi.automations", "kagzi.sdk", "kagzi.protocol", "kagzi.timetable"},
     "kagzi.embedded": set(),
 }
 
