@@ -12,6 +12,9 @@ PYTHON_CODE := $(foreach room,$(CODE),$(if $(shell find $(room) -name '*.py' | h
 # Tests that need more than Python have targets of their own.
 APART := tests/browser tests/pooler
 PYTEST := $(BIN)/python -m pytest
+# Each process has a database server of its own; the tests of a file share what they start, so they stay together.
+PROCESSES ?= 2
+TEST_ALL := $(PYTEST) --numprocesses $(PROCESSES) --dist loadfile $(addprefix --ignore=,$(APART))
 STAGE := tools/stage
 
 .PHONY: help demo dev test test-browser test-pooler check fmt proto bench
@@ -38,7 +41,7 @@ dev: $(READY)
 	@$(BIN)/kagzi dev
 
 test: $(READY)
-	@$(STAGE) tests $(PYTEST) $(addprefix --ignore=,$(APART))
+	@$(STAGE) tests $(TEST_ALL)
 
 test-browser: $(READY)
 	@if [ -d tests/browser ]; then $(STAGE) "browser tests" $(PYTEST) tests/browser; \
@@ -54,7 +57,7 @@ check: $(READY)
 	@$(STAGE) imports $(BIN)/lint-imports --no-logo
 	@$(STAGE) types $(BIN)/mypy $(PYTHON_CODE)
 	@$(STAGE) "generated code" $(BIN)/python tools/proto.py --check
-	@$(STAGE) tests $(PYTEST) $(addprefix --ignore=,$(APART))
+	@$(STAGE) tests $(TEST_ALL)
 	@$(MAKE) --no-print-directory test-browser test-pooler
 
 fmt: $(READY)

@@ -13,8 +13,10 @@ from pathlib import Path
 SOON = 30.0
 
 _OWN = """
-import os, sys
+import os, signal, sys
 from kagzi.embedded import Embedded
+# Tests that a shell started in the background pass on that an interrupt is ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 with Embedded(sys.argv[1]) as server:
     {first}
     print(server.pid, server.url, flush=True)
