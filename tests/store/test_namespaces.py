@@ -34,11 +34,14 @@ async def test_two_creations_at_once_make_one_namespace(connection: Connection, 
 
 
 async def test_an_unknown_namespace_is_refused_by_name(connection: Connection) -> None:
-    for action in (namespaces.get, namespaces.require, namespaces.update, namespaces.enable, namespaces.disable):
+    looking = (namespaces.get, namespaces.require)
+    # What changes a namespace is asked for it by `name`.
+    for action in (*looking, namespaces.update, namespaces.enable, namespaces.disable):
         with pytest.raises(Refused) as refusal:
             await action(connection, "nowhere")
         detail = refusal.value.detail
-        assert (detail.code, detail.subject, detail.field) == (ErrorDetail.NOT_FOUND, "nowhere", "namespace")
+        field = "namespace" if action in looking else "name"
+        assert (detail.code, detail.subject, detail.field) == (ErrorDetail.NOT_FOUND, "nowhere", field)
 
 
 async def test_a_disabled_namespace_is_refused_where_work_would_start(connection: Connection) -> None:

@@ -22,6 +22,7 @@ from kagzi.store import (
     errors,
     facts,
     leases,
+    namespaces,
     repeats,
     runs,
     signals,
@@ -182,19 +183,28 @@ async def _stop_at_fence(
     unless the operation repeats one that took effect.
     """
     stale: list[Operation] = []
+    unknown: list[Operation] = []
     for operation in operations:
         lock = fence.of(operation)
-        if lock is None:
-            operation.answer = BUSY if operation.run_id in fence.busy else _unknown(operation)
+        if lock is None and operation.run_id in fence.busy:
+            operation.answer = BUSY
+        elif lock is None:
+            unknown.append(operation)
         elif operation.kind not in UNFENCED and not lock.held:
             stale.append(operation)
+    if unknown:
+        await _blame(connection, namespace, unknown)
     if stale:
         await repeats.answer(connection, namespace, stale, fence, of_this_batch=again)
 
 
-def _unknown(operation: Operation) -> ErrorDetail:
-    field = "run_id" if operation.token is None or operation.chained else "run.run_id"
-    return errors.not_found("run", operation.run_id, field).detail
+async def _blame(connection: Connection, namespace: str, unknown: Sequence[Operation]) -> None:
+    """Answers operations on runs that do not exist, be it for want of their namespace."""
+    known = await namespaces.exists(connection, namespace)
+    for operation in unknown:
+        field = "run_id" if operation.token is None or operation.chained else "run.run_id"
+        refused = errors.not_found("run", operation.run_id, field) if known else namespaces.unknown(namespace)
+        operation.answer = refused.detail
 
 
 async def _fence_again(flush: _Flush, operations: Sequence[Operation]) -> None:

@@ -11,7 +11,7 @@ from datetime import datetime
 from asyncpg.connection import Connection
 
 from kagzi.protocol.v1.common_pb2 import Step
-from kagzi.store import migrate, rows
+from kagzi.store import migrate, namespaces, rows
 from kagzi.store.errors import not_found
 from kagzi.store.queries import Queries
 
@@ -105,7 +105,7 @@ async def steps(
 async def require_run(connection: Connection, namespace: str, run_id: str) -> None:
     """Refused with NOT_FOUND when there is no such run."""
     if await _run_exists.first(connection, namespace=namespace, run_id=run_id) is None:
-        raise not_found("run", run_id, "run_id")
+        raise await namespaces.absent(connection, namespace, "run", run_id, "run_id")
 
 
 async def database(connection: Connection) -> DatabaseInfo:

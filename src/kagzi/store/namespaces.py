@@ -11,7 +11,7 @@ from datetime import datetime
 from asyncpg import Record
 from asyncpg.connection import Connection
 
-from kagzi.store.errors import not_found, precondition
+from kagzi.store.errors import Refused, not_found, precondition
 from kagzi.store.queries import Queries
 
 _NAMESPACE = (
@@ -75,12 +75,29 @@ async def create(
     return await get(connection, namespace), made is not None
 
 
-async def get(connection: Connection, namespace: str) -> Namespace:
-    """One namespace; refused with NOT_FOUND when there is none of this name."""
+async def get(connection: Connection, namespace: str, *, field: str = "namespace") -> Namespace:
+    """One namespace; refused with NOT_FOUND when there is none of this name, which stood in `field`."""
     row = await _get.first(connection, namespace=namespace)
     if row is None:
-        raise not_found("namespace", namespace, "namespace")
+        raise unknown(namespace, field)
     return _namespace(row)
+
+
+async def exists(connection: Connection, namespace: str) -> bool:
+    """Whether there is a namespace of this name."""
+    return await _get.first(connection, namespace=namespace) is not None
+
+
+def unknown(namespace: str, field: str = "namespace") -> Refused:
+    """There is no namespace of this name, which stood in `field`."""
+    return not_found("namespace", namespace, field)
+
+
+async def absent(connection: Connection, namespace: str, what: str, subject: str, field: str) -> Refused:
+    """Why something was not found in a namespace: there is no such namespace, or no such thing in it."""
+    if await exists(connection, namespace):
+        return not_found(what, subject, field)
+    return unknown(namespace)
 
 
 async def require(connection: Connection, namespace: str, *, enabled: bool = True) -> Namespace:
@@ -120,19 +137,19 @@ async def update(
             cancelled_ms=kept.cancelled_ms,
             events_ms=kept.events_ms,
         )
-    return await get(connection, namespace)
+    return await get(connection, namespace, field="name")
 
 
 async def enable(connection: Connection, namespace: str) -> Namespace:
     """Lets work start, be claimed and fire."""
     await _enable.execute(connection, namespace=namespace)
-    return await get(connection, namespace)
+    return await get(connection, namespace, field="name")
 
 
 async def disable(connection: Connection, namespace: str) -> tuple[Namespace, int]:
     """Lets nothing more start, be claimed or fire; answers also how many runs workers hold, up to 10,000."""
     await _disable.execute(connection, namespace=namespace)
-    found = await get(connection, namespace)
+    found = await get(connection, namespace, field="name")
     [counted] = await _running.fetch(connection, namespace=namespace)
     return found, counted["running"]
 

@@ -13,7 +13,7 @@ from asyncpg.connection import Connection
 from kagzi.protocol.v1.common_pb2 import Failure, Step
 from kagzi.protocol.v1.worker_pb2 import StepResolved
 from kagzi.protocol.v1.workflow_pb2 import ResolveStepRequest, ResolveStepResponse
-from kagzi.store import errors, rows
+from kagzi.store import errors, namespaces, rows
 from kagzi.store.operation import Outcome
 from kagzi.store.queries import Queries
 
@@ -50,7 +50,7 @@ async def resolve(
     name = ResolveStepRequest.Resolution.Name(request.resolution)
     run = await _lock.first(connection, namespace=namespace, run_id=request.run_id)
     if run is None:
-        raise errors.not_found("run", request.run_id, "run_id")
+        raise await namespaces.absent(connection, namespace, "run", request.run_id, "run_id")
     result = request.result if request.HasField("result") else None
     done = await _resolve.first(
         connection,

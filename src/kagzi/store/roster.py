@@ -11,8 +11,7 @@ from datetime import datetime
 from asyncpg import Record
 from asyncpg.connection import Connection
 
-from kagzi.store import rows
-from kagzi.store.errors import not_found
+from kagzi.store import namespaces, rows
 from kagzi.store.queries import Queries
 
 _WORKER = (
@@ -94,7 +93,7 @@ async def get(connection: Connection, namespace: str, worker_id: str) -> Worker:
     """One worker with its load."""
     row = await _get.first(connection, namespace=namespace, worker_id=worker_id)
     if row is None:
-        raise not_found("worker", worker_id, "worker_id")
+        raise await namespaces.absent(connection, namespace, "worker", worker_id, "worker_id")
     return _worker(row)
 
 

@@ -216,8 +216,7 @@ async def get(connection: Connection, namespace: str, run_id: str) -> WorkflowRu
     """One run with its payloads."""
     row = await _get.first(connection, namespace=namespace, run_id=run_id)
     if row is None:
-        await namespaces.get(connection, namespace)
-        raise errors.not_found("run", run_id, "run_id")
+        raise await namespaces.absent(connection, namespace, "run", run_id, "run_id")
     return rows.run(row, payloads=True)
 
 
@@ -225,7 +224,7 @@ async def get_by_external_id(connection: Connection, namespace: str, external_id
     """The active run with this external id, else the newest that had it."""
     row = await _find_external.first(connection, namespace=namespace, external_id=external_id)
     if row is None:
-        raise errors.not_found("run with external id", external_id, "external_id")
+        raise await namespaces.absent(connection, namespace, "run with external id", external_id, "external_id")
     return await get(connection, namespace, str(row["run_id"]))
 
 
@@ -233,7 +232,7 @@ async def find(connection: Connection, namespace: str, external_id: str) -> str:
     """The id of the run that `get_by_external_id` would answer."""
     row = await _find_external.first(connection, namespace=namespace, external_id=external_id)
     if row is None:
-        raise errors.not_found("run with external id", external_id, "external_id")
+        raise await namespaces.absent(connection, namespace, "run with external id", external_id, "external_id")
     return str(row["run_id"])
 
 

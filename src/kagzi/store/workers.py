@@ -15,7 +15,7 @@ from asyncpg import Record
 from asyncpg.connection import Connection
 
 from kagzi.store import namespaces, roster, rows
-from kagzi.store.errors import not_found, precondition
+from kagzi.store.errors import precondition
 from kagzi.store.queries import Queries
 from kagzi.store.roster import ServedType, Worker
 
@@ -147,8 +147,7 @@ async def heartbeat(
     """
     row = await _beat.first(connection, namespace=namespace, worker_id=worker_id, lease_ms=lease_ms)
     if row is None:
-        await namespaces.get(connection, namespace)
-        raise not_found("worker that is online", worker_id, "worker_id")
+        raise await namespaces.absent(connection, namespace, "worker that is online", worker_id, "worker_id")
     renewal = await renew(connection, namespace, held, lease_ms=lease_ms)
     queues = await _give_back(
         connection, namespace, worker_id, held, lease_ms=lease_ms, unless_within_ms=2 * interval_ms
@@ -194,7 +193,7 @@ async def resume(
 async def deregister(connection: Connection, namespace: str, worker_id: str) -> Deregistered:
     """Takes a worker's goodbye and puts back at once what it still held, with no crash counted."""
     if await _deregister.first(connection, namespace=namespace, worker_id=worker_id) is None:
-        raise not_found("worker", worker_id, "worker_id")
+        raise await namespaces.absent(connection, namespace, "worker", worker_id, "worker_id")
     queues = await _give_back(connection, namespace, worker_id, [])
     left = await roster.get(connection, namespace, worker_id)
     return Deregistered(len(queues), left.running, frozenset(queues))

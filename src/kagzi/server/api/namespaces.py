@@ -39,7 +39,7 @@ class Namespaces(NamespaceServiceServicer):
 
     async def GetNamespace(self, request: pb.GetNamespaceRequest, context: Context) -> pb.GetNamespaceResponse:
         name = _name(request)
-        found = await self._database.read(lambda c: namespaces.get(c, name))
+        found = await self._database.read(lambda c: namespaces.get(c, name, field="name"))
         return pb.GetNamespaceResponse(namespace=_namespace(found))
 
     async def ListNamespaces(self, request: pb.ListNamespacesRequest, context: Context) -> pb.ListNamespacesResponse:

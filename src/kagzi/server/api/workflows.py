@@ -48,6 +48,8 @@ class Workflows(Repairs):
             raise checks.exceeded(
                 "starts", f"holds {len(request.starts)} starts; at most {checks.STARTS} travel together"
             )
+        if not request.starts:
+            await self._database.read(lambda c: namespaces.get(c, namespace))
         results = await asyncio.gather(*(self._start(namespace, start) for start in request.starts))
         return pb.StartWorkflowsResponse(results=results)
 
