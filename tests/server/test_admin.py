@@ -19,6 +19,7 @@ from kagzi.protocol.v1.admin_pb2_grpc import AdminServiceStub, add_AdminServiceS
 from kagzi.protocol.v1.common_pb2 import ErrorDetail
 from kagzi.protocol.v1.worker_pb2 import ServedType as Served
 from kagzi.server import settings
+from kagzi.server.api import checks
 from kagzi.server.api.admin import Admin
 from kagzi.server.api.errors import Errors
 from kagzi.server.vitals import Check, Vitals
@@ -190,6 +191,23 @@ async def test_bad_input_is_refused_with_the_name_of_its_field(
     assert detail.field == field_
     assert detail.code in (ErrorDetail.INVALID_ARGUMENT, ErrorDetail.LIMIT_EXCEEDED)
     assert detail.message
+
+
+@pytest.mark.parametrize(
+    "key", [(), ("a",), (1, 2, 3, 4), ("a\0b", "c"), (2**70, SERVER, "s"), (2**70, SERVER), (1, 1, 1)]
+)
+async def test_a_page_token_made_around_another_lists_key_is_refused(
+    running: Running, key: tuple[str | int, ...]
+) -> None:
+    for method, request in (
+        ("ListWorkers", pb.ListWorkersRequest()),
+        ("ListSteps", pb.ListStepsRequest(run_id=SERVER)),
+        ("GetQueueDepth", pb.GetQueueDepthRequest()),
+        ("ListWorkflowTypes", pb.ListWorkflowTypesRequest()),
+    ):
+        request.page_token = checks.page_token(checks.scope(request, "default"), key)
+        detail = await refusal(getattr(running.stub, method)(request))
+        assert (detail.code, detail.field) == (ErrorDetail.INVALID_ARGUMENT, "page_token"), (method, detail)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import math
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -12,7 +13,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from kagzi.protocol.v1.common_pb2 import ErrorDetail, OnConflict, Payload, RetryPolicy
 from kagzi.protocol.v1.workflow_pb2 import ListWorkflowsRequest
-from kagzi.server.api import checks
+from kagzi.server.api import checks, pages
 from kagzi.store.errors import Refused
 
 INVALID = ErrorDetail.INVALID_ARGUMENT
@@ -203,3 +204,12 @@ def test_a_page_token_from_elsewhere_is_refused() -> None:
     for bad in [*tokens, mine[:-1], mine + "A", "A" + mine[1:], "x", "é", "====", "\0", "A" * 16]:
         detail = refusal(checks.page, 10, bad, here)
         assert (detail.code, detail.field) == (INVALID, "page_token")
+
+
+@pytest.mark.parametrize(
+    "key", [b"{", b"7", b"null", b"[]", b'{"a":1}', b"[null]", b"[[1]]", b"[1.5]", b"[" * 100_000, b"\xff"]
+)
+def test_a_page_token_that_somebody_made_around_no_key_is_refused(key: bytes) -> None:
+    made = base64.urlsafe_b64encode(pages._digest("scope", key) + key).decode().rstrip("=")
+    detail = refusal(checks.page, 10, made, "scope")
+    assert (detail.code, detail.field) == (INVALID, "page_token")

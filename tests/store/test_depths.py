@@ -46,6 +46,23 @@ async def test_each_run_is_counted_once_by_what_it_waits_for(connection: Connect
     assert (depth.workers, depth.free_slots) == (0, 0)
 
 
+async def test_a_total_counts_each_run_of_every_queue_once(connection: Connection) -> None:
+    for queue in ("default", "slow"):
+        await given.run(connection, "SLEEPING", "-90 s", priority=0, version="2", task_queue=queue)
+        await given.run(connection, "PENDING", "-5 s", workflow_type="ship", task_queue=queue)
+        await given.run(connection, "PENDING", "1 h", task_queue=queue)
+        await given.run(connection, "RUNNING", "30 s", task_queue=queue)
+        await given.run(connection, "RUNNING", "-600 s", task_queue=queue)
+        await given.run(connection, "SLEEPING", "never", task_queue=queue)
+    await given.run(connection, "COMPLETED")
+    await given.run(connection, "SCHEDULED", external_id="nightly")
+    await given.run(connection, "PENDING", namespace="another")
+    total = await depths.total(connection, "default")
+    assert (total.pending_due, total.running, total.sleeping) == (4, 4, 2)
+    assert 89_000 < total.oldest_due_ms < 150_000
+    assert await depths.total(connection, "nowhere") == depths.Total(0, 0, 0, 0)
+
+
 async def test_a_pair_is_shown_where_something_is_or_an_online_worker_serves(connection: Connection) -> None:
     await given.run(connection, workflow_type="order")
     busy = await register(connection, "one", ServedType("order"), ServedType("ship"))

@@ -29,6 +29,7 @@ from kagzi.server.batcher import Batcher
 from kagzi.server.coordinator import Coordinator
 from kagzi.server.dispatcher import Dispatcher
 from kagzi.server.enrolment import Enrolment
+from kagzi.server.gauges import Gauges
 from kagzi.server.letterbox import Letterbox
 from kagzi.server.notifier import Notifier
 from kagzi.server.settings import Settings
@@ -113,6 +114,7 @@ class Server:
         server_id = str(uuid_utils.uuid7())
         self.vitals = Vitals(self.database, settings, server_id, self._parts)
         self.tallies = Tallies(self.database, server_id)
+        self.gauges = Gauges(self.database, server_id)
         self.health = health.aio.HealthServicer()
         self._grpc: grpc.aio.Server | None = None
 
@@ -134,6 +136,7 @@ class Server:
             self.letterbox.start()
             self.coordinator.start()
             self.tallies.start()
+            self.gauges.start()
             await self._grpc.start()
         except BaseException:
             await self.stop(0)
@@ -145,6 +148,7 @@ class Server:
         grace = self.settings.server_drain_timeout_secs if grace is None else grace
         until = time.monotonic() + grace
         await self.health.enter_graceful_shutdown()
+        await self.gauges.stop()
         await self.coordinator.stop()
         await self.letterbox.stop()
         calls = asyncio.create_task(self._grpc.stop(grace)) if self._grpc else None

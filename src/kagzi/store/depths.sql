@@ -118,6 +118,76 @@ cross join lateral (
 ) served
 order by p.task_queue, p.workflow_type;
 
+-- name: total
+-- What stands in a namespace, over at most :most_lanes lanes found by jumping along the index: what is due is read from
+-- the beginnings of the lanes up to :most_due rows in all, the rest up to :most_later. Locks nothing.
+with recursive jumps as (
+    (select 1 as number, r.task_queue, r.workflow_type, r.version, r.suspect, r.priority
+     from kagzi.workflow_runs r
+     where r.namespace = :namespace and r.status in ('PENDING', 'RUNNING', 'SLEEPING')
+     order by r.task_queue, r.workflow_type, r.version, r.suspect, r.priority
+     limit 1)
+    union all
+    select j.number + 1, following.task_queue, following.workflow_type, following.version, following.suspect,
+           following.priority
+    from jumps j
+    cross join lateral (
+        select r.task_queue, r.workflow_type, r.version, r.suspect, r.priority
+        from kagzi.workflow_runs r
+        where r.namespace = :namespace and r.status in ('PENDING', 'RUNNING', 'SLEEPING')
+          and (r.task_queue, r.workflow_type, r.version, r.suspect, r.priority)
+              > (j.task_queue, j.workflow_type, j.version, j.suspect, j.priority)
+        order by r.task_queue, r.workflow_type, r.version, r.suspect, r.priority
+        limit 1
+    ) following
+    where j.number < :most_lanes::integer
+), lanes as materialized (
+    select j.task_queue, j.workflow_type, j.version, j.suspect, j.priority from jumps j
+), due as materialized (
+    select d.status
+    from lanes l
+    cross join lateral (
+        select r.status
+        from kagzi.workflow_runs r
+        where r.namespace = :namespace and r.status in ('PENDING', 'RUNNING', 'SLEEPING')
+          and r.task_queue = l.task_queue and r.workflow_type = l.workflow_type and r.version = l.version
+          and r.suspect = l.suspect and r.priority = l.priority and r.available_at <= kagzi.now()
+        order by r.available_at
+        limit :most_due
+    ) d
+    limit :most_due
+), later as materialized (
+    select d.status
+    from lanes l
+    cross join lateral (
+        select r.status
+        from kagzi.workflow_runs r
+        where r.namespace = :namespace and r.status in ('PENDING', 'RUNNING', 'SLEEPING')
+          and r.task_queue = l.task_queue and r.workflow_type = l.workflow_type and r.version = l.version
+          and r.suspect = l.suspect and r.priority = l.priority and r.available_at > kagzi.now()
+        order by r.available_at
+        limit :most_later
+    ) d
+    limit :most_later
+), oldest as (
+    select min(d.available_at) as available_at
+    from lanes l
+    cross join lateral (
+        select r.available_at
+        from kagzi.workflow_runs r
+        where r.namespace = :namespace and r.status in ('PENDING', 'SLEEPING')
+          and r.task_queue = l.task_queue and r.workflow_type = l.workflow_type and r.version = l.version
+          and r.suspect = l.suspect and r.priority = l.priority and r.available_at <= kagzi.now()
+        order by r.available_at
+        limit 1
+    ) d
+)
+select (select count(d.status) from due d where d.status <> 'RUNNING') as pending_due,
+       (select count(d.status) from due d where d.status = 'RUNNING')
+           + (select count(d.status) from later d where d.status = 'RUNNING') as running,
+       (select count(d.status) from later d where d.status = 'SLEEPING') as sleeping,
+       (select extract(epoch from kagzi.now() - o.available_at) * 1000 from oldest o)::bigint as oldest_due_ms;
+
 -- name: types
 -- The workflow types that workers have registered, by type and queue after the pair (:after_type, :after_queue), each
 -- with its forms, the one heard of last first, at most :most_forms. Reads the workers on record, of which retention

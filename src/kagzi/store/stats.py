@@ -35,6 +35,7 @@ _GAUGES = ("pending_due", "running", "sleeping", "oldest_due_ms")
 _sql = Queries("stats.sql")
 _put = _sql.bind("put")
 _gauge = _sql.bind("gauge")
+_uncounted = _sql.bind("uncounted", columns=("namespace", "stood"))
 _points = _sql.bind("points", columns=("number", *_COUNTS, "pickup", "duration", *_GAUGES))
 
 # Upper bounds of the buckets in milliseconds, from 1 ms to 35 days; one more bucket holds what took longer.
@@ -108,6 +109,14 @@ async def gauge(
         sleeping=sleeping,
         oldest_due_ms=oldest_due_ms,
     )
+
+
+async def uncounted(connection: Connection, *, since: timedelta, most: int, after: str = "") -> list[tuple[str, bool]]:
+    """Namespaces by name, after the one called `after`, in which nobody has counted what stands for so long; and
+    whether something stood there when last counted.
+    """
+    found = await _uncounted.fetch(connection, after=after, since=since, most=most)
+    return [(row["namespace"], row["stood"]) for row in found]
 
 
 async def points(

@@ -28,6 +28,22 @@ on conflict (namespace, minute, server_id, workflow_type) do update
 set counted_at = excluded.counted_at, pending_due = excluded.pending_due, running = excluded.running,
     sleeping = excluded.sleeping, oldest_due_ms = excluded.oldest_due_ms;
 
+-- name: uncounted
+-- Namespaces by name, after :after, that nobody has counted for :since, and whether the last count within the hour found
+-- anything: nothing is written where nothing stood and nothing stands. Locks nothing.
+select n.namespace, coalesce(last.stood, false) as stood
+from kagzi.namespaces n
+left join lateral (
+    select s.counted_at, s.pending_due + s.running + s.sleeping > 0 as stood
+    from kagzi.stats s
+    where s.namespace = n.namespace and s.minute > kagzi.now() - interval '1 hour' and s.counted_at is not null
+    order by s.minute desc, s.counted_at desc
+    limit 1
+) last on true
+where n.namespace > :after and (last.counted_at is null or last.counted_at <= kagzi.now() - :since::interval)
+order by n.namespace
+limit :most;
+
 -- name: points
 -- Sums over stretches of :minutes minutes from :since until :until, of one type or (with '') of all. Stretches in
 -- which nothing was counted are left out. Locks nothing.

@@ -20,7 +20,7 @@ from kagzi.server.vitals import Vitals
 from kagzi.store import attention, depths, inspection, namespaces, roster, rows, stats, workers
 from kagzi.store.database import Database
 from kagzi.store.errors import Refused, invalid
-from kagzi.store.inspection import BEGINNING, StepFilter
+from kagzi.store.inspection import BEGINNING, Place, StepFilter
 from kagzi.store.roster import Filter, Worker
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -50,7 +50,7 @@ class Admin(AdminServiceServicer):
             task_queue=checks.name(request.task_queue, "task_queue", default=""),
             workflow_type=checks.name(request.workflow_type, "workflow_type", default=""),
         )
-        after = (rows.moment(int(page.after[0])), str(page.after[1])) if page.after else None
+        after = page.key(checks.moment_and_id, None)
 
         async def read(connection: Connection) -> list[Worker]:
             await namespaces.get(connection, namespace)
@@ -105,9 +105,7 @@ class Admin(AdminServiceServicer):
             superseded=request.include_superseded,
             outputs=request.include_outputs,
         )
-        after = BEGINNING
-        if page.after:
-            after = (int(page.after[0]), int(page.after[1]), str(page.after[2]))
+        after = page.key(_place_of_step, BEGINNING)
         found, more = await self._database.read(
             lambda c: inspection.steps(c, namespace, run_id, wanted, most=page.size, after=after)
         )
@@ -208,7 +206,13 @@ def _cut(
 
 
 def _pair(page: checks.Page) -> tuple[str, str]:
-    return (str(page.after[0]), str(page.after[1])) if page.after else ("", "")
+    return page.key(lambda first, second: (checks.name(first, "first"), checks.name(second, "second")), ("", ""))
+
+
+def _place_of_step(position: int, attempt: int, step_id: str) -> Place:
+    if not (0 <= position < 2**31 and 0 <= attempt < 2**31):
+        raise ValueError
+    return position, attempt, checks.name(step_id, "step_id")
 
 
 def _stretch(request: pb.GetStatsRequest, now: datetime) -> tuple[datetime, datetime, int]:

@@ -34,6 +34,7 @@ __all__ = [
     "excerpt",
     "json_document",
     "labels",
+    "moment_and_id",
     "name",
     "namespace",
     "page",
@@ -110,6 +111,11 @@ def timestamp(value: Timestamp, field: str) -> datetime:
     if not (0 <= value.seconds < _LAST_SECOND and 0 <= value.nanos < 1_000_000_000):
         raise invalid(field, f"{field} is not between the years 1970 and 2199: {value.seconds} s since 1970")
     return _EPOCH + timedelta(seconds=value.seconds, microseconds=value.nanos // 1_000)
+
+
+def moment_and_id(microseconds: int, identity: str) -> tuple[datetime, str]:
+    """The key of a list that is ordered by a time and an id."""
+    return _EPOCH + microseconds * timedelta(microseconds=1), uuid(identity, "id")
 
 
 def payload(value: Payload, field: str) -> Payload:

@@ -46,7 +46,7 @@ class Namespaces(NamespaceServiceServicer):
         enabled = request.enabled if request.HasField("enabled") else None
         scope = f"{request.DESCRIPTOR.full_name}\0{enabled}"
         page = checks.page(request.page_size, request.page_token, scope)
-        after = str(page.after[0]) if page.after else ""
+        after = page.key(lambda name: checks.name(name, "name"), "")
         found = await self._database.read(
             lambda c: namespaces.list_page(c, most=page.size + 1, after=after, enabled=enabled)
         )

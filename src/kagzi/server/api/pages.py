@@ -9,11 +9,16 @@ import base64
 import binascii
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from google.protobuf.message import Message
 
-from kagzi.store.errors import invalid
+from kagzi.store.errors import Refused, invalid
+
+T = TypeVar("T")
+B = TypeVar("B")
 
 PAGE_ROWS = 100
 _DEFAULT_ROWS = 50
@@ -27,6 +32,17 @@ class Page:
 
     size: int
     after: tuple[str | int, ...]
+
+    def key(self, read: Callable[..., T], beginning: B) -> T | B:
+        """What `read` makes of the key after which the page begins. Anybody can make a token: one whose key is not of
+        the shape this list gives out is refused.
+        """
+        if not self.after:
+            return beginning
+        try:
+            return read(*self.after)
+        except (TypeError, ValueError, OverflowError, OSError, Refused):
+            raise invalid("page_token", _FOREIGN) from None
 
 
 def scope(request: Message, namespace: str) -> str:
@@ -60,9 +76,11 @@ def _opened(token: str, scope: str) -> tuple[str | int, ...]:
     if not key or data[:_DIGEST_BYTES] != _digest(scope, key):
         raise invalid("page_token", _FOREIGN)
     try:
-        values: list[str | int] = json.loads(key)
-    except ValueError:
-        raise invalid("page_token", _FOREIGN) from None
+        values = json.loads(key)
+    except (ValueError, RecursionError):
+        values = None
+    if not isinstance(values, list) or not values or not all(isinstance(value, str | int) for value in values):
+        raise invalid("page_token", _FOREIGN)
     return tuple(values)
 
 

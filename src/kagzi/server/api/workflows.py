@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from datetime import datetime
 from typing import Any
 
 import grpc
@@ -18,7 +17,7 @@ from kagzi.server.api import checks
 from kagzi.server.api.repairs import Repairs
 from kagzi.server.batcher import Batcher
 from kagzi.server.watchers import Watchers
-from kagzi.store import namespaces, rows, runs, signals, steps
+from kagzi.store import namespaces, rows, runs, signals
 from kagzi.store.database import Database
 from kagzi.store.errors import Refused, invalid
 from kagzi.store.operation import Kind, Operation
@@ -82,7 +81,7 @@ class Workflows(Repairs):
         scope = checks.scope(request, namespace)
         page = checks.page(request.page_size, request.page_token, scope)
         filters = _filters(request)
-        after_at, after_id = _after(page)
+        after = page.key(checks.moment_and_id, None)
 
         async def read(connection: Any) -> list[pb.WorkflowRun]:
             await namespaces.get(connection, namespace)
@@ -90,8 +89,8 @@ class Workflows(Repairs):
                 connection,
                 namespace,
                 page.size + 1,
-                after_created_at=after_at,
-                after_run_id=after_id,
+                after_created_at=after[0] if after else None,
+                after_run_id=after[1] if after else None,
                 **filters,
             )
 
@@ -213,11 +212,3 @@ def _filters(request: pb.ListWorkflowsRequest) -> dict[str, Any]:
         "parent_run_id": checks.uuid(request.parent_run_id, "parent_run_id", required=False) or None,
         "schedule_id": checks.uuid(request.schedule_id, "schedule_id", required=False) or None,
     }
-
-
-def _after(page: checks.Page) -> tuple[datetime | None, str | None]:
-    """Where the page before ended."""
-    if not page.after:
-        return None, None
-    micros, run_id = page.after
-    return steps.moment(int(micros)), str(run_id)
