@@ -44,8 +44,9 @@ def read(name: str) -> ZoneInfo:
             pass
     known = {zone.lower(): zone for zone in available_timezones() if not zone.startswith(_NO_PLACES)}
     cities = {zone.rpartition("/")[2]: zone for zone in known}
-    near = get_close_matches(name.strip().lower().replace(" ", "_"), [*known, *cities], n=1, cutoff=0.75)
-    nearest = known[cities.get(near[0], near[0])] if near else None
+    names = {**{city: known[zone] for city, zone in cities.items()}, **known}
+    near = get_close_matches(name[:64].strip().lower().replace(" ", "_"), names, n=1, cutoff=0.75)
+    nearest = names[near[0]] if near else None
     raise TimetableError("timezone", f"{shown(name)} is no IANA time zone, as Europe/Berlin or UTC", nearest)
 
 
