@@ -8,6 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kagzi import errors, sql
+    from kagzi.automations.automation import Automation
+    from kagzi.automations.contexts import MutateContext, NextContext, PrepareContext, ProducerContext
+    from kagzi.automations.events import Event, Input
+    from kagzi.automations.mutation import mutation
+    from kagzi.automations.outcome import Outcome
+    from kagzi.automations.prepared import Prepared
     from kagzi.sdk.children import ChildHandle
     from kagzi.sdk.client import Client
     from kagzi.sdk.codec import Compression
@@ -19,12 +25,14 @@ if TYPE_CHECKING:
         Absent,
         Applied,
         KagziError,
+        NeedsAttention,
         NonRetryable,
         NotApplied,
         RetryAfter,
         RunCancelled,
         RunFailed,
         StepFailed,
+        Transient,
         Unclear,
     )
     from kagzi.sdk.handle import Handle
@@ -35,15 +43,25 @@ if TYPE_CHECKING:
 __all__ = [
     "Absent",
     "Applied",
+    "Automation",
     "ChildHandle",
     "Client",
     "Compression",
     "Context",
     "Encryption",
+    "Event",
     "Handle",
+    "Input",
     "KagziError",
+    "MutateContext",
+    "NeedsAttention",
+    "NextContext",
     "NonRetryable",
     "NotApplied",
+    "Outcome",
+    "PrepareContext",
+    "Prepared",
+    "ProducerContext",
     "Retry",
     "RetryAfter",
     "RunCancelled",
@@ -51,29 +69,41 @@ __all__ = [
     "Step",
     "StepFailed",
     "SyncClient",
+    "Transient",
     "Unclear",
     "Worker",
     "Workflow",
     "errors",
     "idempotency_key",
+    "mutation",
     "sql",
     "step",
     "workflow",
 ]
 
 _HOMES = {
+    "Automation": "automations.automation",
     "ChildHandle": "sdk.children",
     "Client": "sdk.client",
     "Compression": "sdk.codec",
     "Context": "sdk.context",
     "Encryption": "sdk.encryption",
+    "Event": "automations.events",
     "Handle": "sdk.handle",
+    "Input": "automations.events",
+    "MutateContext": "automations.contexts",
+    "NextContext": "automations.contexts",
+    "Outcome": "automations.outcome",
+    "PrepareContext": "automations.contexts",
+    "Prepared": "automations.prepared",
+    "ProducerContext": "automations.contexts",
     "Retry": "sdk.retry",
     "Step": "sdk.definition",
     "SyncClient": "sdk.sync",
     "Worker": "sdk.worker",
     "Workflow": "sdk.definition",
     "idempotency_key": "sdk.current",
+    "mutation": "automations.mutation",
     "step": "sdk.definition",
     "workflow": "sdk.definition",
 }

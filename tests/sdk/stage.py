@@ -263,7 +263,7 @@ class Crew:
         self._news = asyncio.Event()
         self.shift = Shift(post, self._execute)
 
-    def _execute(self, delivered: pb.Delivery, definition: Workflow[Any, Any], host: Shift) -> StandIn:
+    def _execute(self, delivered: pb.Delivery, definition: Any, host: Shift) -> StandIn:
         self.runs.append(StandIn(delivered, definition, host))
         self._news.set()
         return self.runs[-1]

@@ -66,7 +66,7 @@ async def invoice(ctx: Any) -> None: ...
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "needs workflows to run"),
+        ({}, "needs something to run"),
         ({"workflows": [not_a_workflow]}, "'not_a_workflow' is no workflow: put @workflow"),
         ({"workflows": ["count"]}, "'count' is no workflow"),
         (
@@ -77,7 +77,7 @@ async def invoice(ctx: Any) -> None: ...
         ({"workflows": [idle], "concurrency": 0}, "concurrency .* from 1 to 10000, and not 0"),
         ({"workflows": [idle], "concurrency": True}, "and not True"),
         ({"workflows": [idle], "drain_timeout": "soon"}, "'soon' is not a duration"),
-        ({"workflows": [idle], "automations": ["inbox"]}, "come with a later version"),
+        ({"workflows": [idle], "automations": ["inbox"]}, "is no automation"),
         ({"workflows": [idle], "target": "nowhere:port"}, "names no server"),
     ],
 )

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from kagzi.cli import automations
 from kagzi.cli.demo import demo
 from kagzi.cli.dev import dev
 from kagzi.cli.migrate import migrate
@@ -27,6 +28,7 @@ app.command()(dev)
 app.command()(server)
 app.command()(migrate)
 app.command()(worker)
+app.add_typer(automations.app, name="automations")
 
 
 def _version(asked: bool) -> None:

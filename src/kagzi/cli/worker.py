@@ -1,21 +1,24 @@
-"""`kagzi worker`: runs the workflows of a module until SIGTERM or Ctrl-C, then drains. With `--watch` a changed file
-starts a new worker with the new code, while the old one drains.
+"""`kagzi worker`: runs the workflows and automations of a module until SIGTERM or Ctrl-C, then drains. With `--watch` a
+changed file starts a new worker with the new code, while the old one drains.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
 from kagzi.cli.problems import FAILED, USAGE
 
 if TYPE_CHECKING:
+    from kagzi.automations.automation import Automation
     from kagzi.sdk.definition import Workflow
+
+    Served: TypeAlias = Workflow[Any, Any] | Automation
 
 
 def worker(
-    module: Annotated[str, typer.Argument(help="Where the workflows are: shop.orders, or shop/orders.py.")],
+    module: Annotated[str, typer.Argument(help="Where they are declared: shop.orders, or shop/orders.py.")],
     queue: Annotated[str | None, typer.Option(help='The queue to serve (KAGZI_QUEUE); else "default".')] = None,
     concurrency: Annotated[
         int | None, typer.Option(help="How many runs at a time (KAGZI_CONCURRENCY); else 100.")
@@ -27,7 +30,7 @@ def worker(
     drain_timeout: Annotated[str | None, typer.Option(help="How long runs may go on after SIGTERM; else 30s.")] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Start anew whenever a file of the module changes.")] = False,
 ) -> None:
-    """Run the workflows of MODULE."""
+    """Run the workflows and automations of MODULE."""
     from kagzi.sdk.errors import ConfigError, ServerError
 
     options = {
@@ -69,32 +72,37 @@ def _work(
 ) -> None:
     import logging
 
+    from kagzi.automations.automation import Automation
     from kagzi.cli.process import run
-    from kagzi.sdk.collect import collect
+    from kagzi.sdk.collect import collect, instances
+    from kagzi.sdk.definition import Workflow
     from kagzi.sdk.post import resolve_queue
     from kagzi.sdk.worker import Worker
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)-7s %(message)s", datefmt="%H:%M:%S")
-    workflows = _of_queue(collect(module), module, resolve_queue(queue))
+    automations = instances(module, Automation)
+    declared = instances(module, Workflow) if automations else collect(module)
+    served = _of_queue([*declared, *automations], module, resolve_queue(queue))
     made = Worker(
         url,
-        workflows=workflows,
+        workflows=[each for each in served if isinstance(each, Workflow)],
+        automations=[each for each in served if isinstance(each, Automation)],
         queue=queue,
         concurrency=concurrency,
         namespace=namespace,
         drain_timeout=drain_timeout,
     )
-    names = ", ".join(sorted(workflow.name for workflow in workflows))
+    names = ", ".join(sorted(each.name for each in served))
     typer.echo(f"Runs {names} of queue {resolve_queue(queue)}. Ctrl-C stops it.")
     run(made.run())
 
 
-def _of_queue(workflows: list[Workflow[Any, Any]], module: str, queue: str) -> list[Workflow[Any, Any]]:
+def _of_queue(declared: list[Served], module: str, queue: str) -> list[Served]:
     """Those that the queue's workers run; a module may hold workflows of several."""
     from kagzi.sdk.errors import ConfigError
 
-    served = [workflow for workflow in workflows if workflow.queue in (None, queue)]
-    others = sorted({workflow.queue for workflow in workflows if workflow.queue not in (None, queue)} - {None}, key=str)
+    served = [each for each in declared if each.queue in (None, queue)]
+    others = sorted({each.queue for each in declared if each.queue not in (None, queue)} - {None}, key=str)
     named = ", ".join(map(str, others))
     if not served:
         raise ConfigError(

@@ -18,7 +18,8 @@ from typing import Literal, Protocol
 from kagzi.sdk.errors import ConfigError, PayloadError
 from kagzi.sdk.payload import Payload
 
-Role = Literal["input", "output", "step", "signal", "state"]
+# The last four are of automations, whose payloads belong to the automation as a whole.
+Role = Literal["input", "output", "step", "signal", "state", "event", "handler", "prepared", "mutation"]
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,31}")
 _MIB = 1024 * 1024

@@ -1,5 +1,5 @@
-"""Collects the workflows of a module, named by import path or by file. What goes wrong on the way, also inside the
-module, is one ConfigError that says what to do. It imports the module and nothing else.
+"""Collects what a module holds for a worker, named by import path or by file. What goes wrong on the way, also inside
+the module, is one ConfigError that says what to do. It imports the module and nothing else.
 """
 
 from __future__ import annotations
@@ -10,24 +10,29 @@ import sys
 import traceback
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from kagzi.sdk.definition import Workflow
 from kagzi.sdk.errors import ConfigError
+
+T = TypeVar("T")
 
 
 def collect(place: str) -> list[Workflow[Any, Any]]:
     """The workflows that a module declares or imports, in that order. `place` is as "shop.orders" or
     "shop/orders.py".
     """
-    module = _load(place)
-    found: dict[int, Workflow[Any, Any]] = {
-        id(value): value for value in vars(module).values() if isinstance(value, Workflow)
-    }
+    found = instances(place, Workflow)
     if not found:
         raise ConfigError(
             f"{place} holds no workflow: put @workflow on a function there, or import those of other modules into it."
         )
+    return found
+
+
+def instances(place: str, kind: type[T]) -> list[T]:
+    """The objects of a class that a module declares or imports, in that order; each once."""
+    found = {id(value): value for value in vars(load(place)).values() if isinstance(value, kind)}
     return list(found.values())
 
 
@@ -48,7 +53,8 @@ def source_of(place: str) -> Path:
     return Path(spec.origin)
 
 
-def _load(place: str) -> ModuleType:
+def load(place: str) -> ModuleType:
+    """The module, imported."""
     path = _file(place)
     _see_here()
     try:

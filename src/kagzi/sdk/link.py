@@ -21,6 +21,7 @@ from kagzi.protocol.v1 import worker_pb2 as pb
 from kagzi.protocol.v1.worker_pb2_grpc import WorkerServiceStub
 from kagzi.sdk import calls
 from kagzi.sdk.calls import Tls
+from kagzi.sdk.deployment import Deployments
 from kagzi.sdk.errors import ServerError, Unavailable
 from kagzi.sdk.outbox import Outbox
 
@@ -75,11 +76,19 @@ class Link:
     """One stream at a time. `targets` are tried in turn."""
 
     def __init__(
-        self, targets: Sequence[str], listener: Listener, outbox: Outbox, *, api_key: str | None = None, tls: Tls = None
+        self,
+        targets: Sequence[str],
+        listener: Listener,
+        outbox: Outbox,
+        deployments: Deployments,
+        *,
+        api_key: str | None = None,
+        tls: Tls = None,
     ) -> None:
         self._targets = targets
         self._listener = listener
         self._outbox = outbox
+        self._deployments = deployments
         # On the call itself: an interceptor would put a queue and two tasks before every frame.
         self._metadata = (("authorization", f"Bearer {api_key}"),) if api_key else ()
         self._tls = tls
@@ -96,6 +105,8 @@ class Link:
         self.tried = asyncio.Event()
         self.connected = False
         self._ever_welcomed = False
+        # Why a server would not put the worker's automations in force, the first time it was asked to.
+        self._refusal: ServerError | None = None
 
     def wake(self) -> None:
         """There may be something to write."""
@@ -140,11 +151,14 @@ class Link:
                 return True
         return False
 
-    def _stub(self, target: str) -> WorkerServiceAsyncStub:
+    def _channel(self, target: str) -> grpc.aio.Channel:
         channel = self._channels.get(target)
         if channel is None:
             channel = self._channels[target] = calls.channel(target, tls=self._tls)
-        return WorkerServiceStub(channel)
+        return channel
+
+    def _stub(self, target: str) -> WorkerServiceAsyncStub:
+        return WorkerServiceStub(self._channel(target))
 
     async def _try(self, target: str) -> ServerError | None:
         """One stream from hello to its end, and why it ended: None when the server simply closed it."""
@@ -171,6 +185,8 @@ class Link:
             call.cancel()
             # After the frames that are still to be heard.
             asyncio.get_running_loop().call_soon(self._end)
+        if self._refusal is not None:
+            raise self._refusal
         return None
 
     async def _converse(self, call: Call, target: str) -> None:
@@ -185,20 +201,32 @@ class Link:
             return
         log.info("connected to %s", target)
         self._ever_welcomed = self.connected = True
-        self.tried.set()
         # Runs are pumped by what a frame brings, which is only allowed outside of tasks.
         loop.call_soon(self._welcome, frame, sent_at)
         pump = asyncio.create_task(self._pump(call), name="kagzi-link-pump")
         # Without its pump a stream would be silent; without its stream a pump has nothing to do.
         pump.add_done_callback(lambda _: call.cancel())
+        deploying = asyncio.create_task(self._deploy(call, target), name="kagzi-link-deploy")
         try:
             while isinstance(frame, pb.ConnectResponse):
                 loop.call_soon(self._hear, frame, call)
                 frame = await call.read()
         finally:
-            pump.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await pump
+            for task in (pump, deploying):
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+
+    async def _deploy(self, call: Call, target: str) -> None:
+        try:
+            await self._deployments.put_in_force(self._channel(target), self._metadata)
+        except ServerError as error:
+            if self._deployments.in_force:
+                log.warning("an automation could not be deployed again: %s", error)
+            else:
+                self._refusal = error
+                call.cancel()
+        self.tried.set()
 
     def _welcome(self, frame: pb.ConnectResponse, sent_at: float) -> None:
         self._credit = 0

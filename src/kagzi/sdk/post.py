@@ -13,12 +13,14 @@ from importlib.metadata import version
 from typing import Any
 
 from kagzi.protocol.v1 import worker_pb2 as pb
+from kagzi.protocol.v1.automation_pb2 import AutomationDefinition
 from kagzi.sdk import calls, duration
 from kagzi.sdk.calls import Tls
 from kagzi.sdk.codec import Chain, Codec
 from kagzi.sdk.definition import Workflow
 from kagzi.sdk.duration import Duration
 from kagzi.sdk.errors import ConfigError
+from kagzi.sdk.served import Deployable, Served
 
 DEFAULT_QUEUE = "default"
 _CONCURRENCY = 100
@@ -35,6 +37,9 @@ class Post:
     queue: str
     concurrency: int
     workflows: Mapping[str, Workflow[Any, Any]]
+    automations: Sequence[Deployable]
+    # Every type it serves, by name: its workflows and the handlers of its automations.
+    served: Mapping[str, Workflow[Any, Any] | Served]
     codecs: Chain
     drain_timeout: timedelta
     api_key: str | None
@@ -47,6 +52,7 @@ class Post:
         target: str | None,
         *,
         workflows: Iterable[Workflow[Any, Any]],
+        automations: Iterable[object] = (),
         queue: str | None,
         concurrency: int | None,
         namespace: str | None,
@@ -58,12 +64,16 @@ class Post:
     ) -> Post:
         """What is not given comes from the environment, or is the default."""
         queue = resolve_queue(queue)
+        named = _by_name(workflows, queue)
+        deployables = _deployables(automations, queue)
         return cls(
             targets=calls.resolve_target(target),
             namespace=calls.resolve_namespace(namespace),
             queue=queue,
             concurrency=_concurrency(concurrency),
-            workflows=_by_name(workflows, queue),
+            workflows=named,
+            automations=deployables,
+            served=_served(named, deployables),
             codecs=Chain(codecs),
             drain_timeout=duration.parse(
                 drain_timeout if drain_timeout is not None else os.environ.get("KAGZI_DRAIN_TIMEOUT") or _DRAIN_TIMEOUT
@@ -72,6 +82,10 @@ class Post:
             tls=tls,
             labels=dict(labels or {}),
         )
+
+    def definitions(self) -> list[AutomationDefinition]:
+        """The automations as they are deployed."""
+        return [automation.definition(self.queue) for automation in self.automations]
 
     def registration(self, instance: str) -> pb.RegisterRequest:
         """How a worker makes itself known."""
@@ -84,7 +98,7 @@ class Post:
             version=f"kagzi {version('kagzi')}",
             types=[
                 pb.ServedType(name=each.name, version=each.version, definition_hash=each.definition_hash)
-                for each in self.workflows.values()
+                for each in self.served.values()
             ],
             concurrency=self.concurrency,
             labels=self.labels,
@@ -125,9 +139,41 @@ def _by_name(workflows: Iterable[Workflow[Any, Any]], queue: str) -> dict[str, W
                 f"Workflow {each.name!r} is declared for the queue {each.queue!r}, but this worker serves {queue!r}: "
                 f"leave it to a worker with queue={each.queue!r}, or change its @workflow(queue=...)."
             )
-    if not named:
-        raise ConfigError("A worker needs workflows to run: pass them, as Worker(workflows=[order]).")
     return named
+
+
+def _deployables(automations: Iterable[object], queue: str) -> list[Deployable]:
+    found: dict[str, Deployable] = {}
+    for each in automations:
+        if not isinstance(each, Deployable):
+            raise ConfigError(
+                f"{_shown(each)} is no automation: make one with Automation(name) and pass that, as "
+                "Worker(automations=[inbox])."
+            )
+        if each.queue is not None and each.queue != queue:
+            raise ConfigError(
+                f"Automation {each.name!r} is declared for the queue {each.queue!r}, but this worker serves {queue!r}: "
+                f"leave it to a worker with queue={each.queue!r}, or change its Automation(queue=...)."
+            )
+        if found.setdefault(each.name, each) is not each:
+            raise ConfigError(f"Two automations are called {each.name!r}: rename one.")
+    return [each.checked() for each in found.values()]
+
+
+def _served(
+    workflows: Mapping[str, Workflow[Any, Any]], automations: Iterable[Deployable]
+) -> dict[str, Workflow[Any, Any] | Served]:
+    served: dict[str, Workflow[Any, Any] | Served] = dict(workflows)
+    for automation in automations:
+        for handler in automation.served():
+            if handler.name in served:
+                raise ConfigError(f"A workflow and a handler are both called {handler.name!r}: rename one.")
+            served[handler.name] = handler
+    if not served:
+        raise ConfigError(
+            "A worker needs something to run: pass it, as Worker(workflows=[order]) or Worker(automations=[inbox])."
+        )
+    return served
 
 
 def _shown(value: object) -> str:

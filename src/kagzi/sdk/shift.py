@@ -17,17 +17,19 @@ from google.protobuf.message import Message
 from kagzi.protocol.v1 import worker_pb2 as pb
 from kagzi.sdk.codec import Chain
 from kagzi.sdk.definition import Workflow
+from kagzi.sdk.deployment import Deployments
 from kagzi.sdk.heartbeat import Heartbeat
 from kagzi.sdk.host import IN_PLACE_US
 from kagzi.sdk.lease import Lease, Leases, Run, may_begin
 from kagzi.sdk.link import Link
 from kagzi.sdk.outbox import Answered, Outbox
 from kagzi.sdk.post import Post
+from kagzi.sdk.served import Served
 from kagzi.sdk.threads import Threads
 
 log = logging.getLogger("kagzi.worker")
 
-Execute: TypeAlias = "Callable[[pb.Delivery, Workflow[Any, Any], Shift], Run]"
+Execute: TypeAlias = "Callable[[pb.Delivery, Workflow[Any, Any] | Served, Shift], Run]"
 
 # How long the last operations may take to be answered before the leases are left to run out.
 _LAST_ANSWERS = 5.0
@@ -44,7 +46,8 @@ class Shift:
         self.in_place_us = IN_PLACE_US
         self.leases = Leases()
         self.outbox = Outbox(wake=self._wake, settled=self._free, fallen=self._fall)
-        self.link = Link(post.targets, self, self.outbox, api_key=post.api_key, tls=post.tls)
+        deployments = Deployments(post.namespace, post.definitions(), str(uuid_utils.uuid4()))
+        self.link = Link(post.targets, self, self.outbox, deployments, api_key=post.api_key, tls=post.tls)
         self.heartbeat = Heartbeat(
             post.targets, self.leases, self, namespace=post.namespace, api_key=post.api_key, tls=post.tls
         )
@@ -174,7 +177,7 @@ class Shift:
             self._free(lease)
 
     def _begin(self, lease: Lease, delivery: pb.Delivery) -> None:
-        definition = self.workflow(delivery.workflow_type)
+        definition = self._post.served.get(delivery.workflow_type)
         if definition is None or not self._open:
             self._release(lease)
             return

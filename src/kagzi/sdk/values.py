@@ -38,7 +38,11 @@ class Values:
 
     def encode(self, value: Any, annotation: Any, role: Role, workflow_type: str = "") -> WirePayload:
         """A value as it is stored. PayloadError when it has no encoded form, or is too large."""
-        made = self._codecs.encode(payload.encode(value, annotation), self._binding(role, workflow_type))
+        return self.pack(payload.encode(value, annotation), role, workflow_type)
+
+    def pack(self, written: payload.Payload, role: Role, workflow_type: str = "") -> WirePayload:
+        """What is written already, as it is stored. PayloadError when it is too large."""
+        made = self._codecs.encode(written, self._binding(role, workflow_type))
         if len(made.data) > MOST_BYTES:
             raise PayloadError(
                 f"A value of {len(made.data)} bytes is too large for its {role}: at most {MOST_BYTES} are stored. Put "
@@ -50,8 +54,12 @@ class Values:
         """A stored value; None when nothing was stored. PayloadError when it is no such value."""
         if stored is None:
             return None
+        return payload.decode(self.unpack(stored, role, workflow_type), annotation)
+
+    def unpack(self, stored: WirePayload, role: Role, workflow_type: str = "") -> payload.Payload:
+        """What is stored, as it was written."""
         given = payload.Payload(stored.data, stored.encoding or payload.JSON)
-        return payload.decode(self._codecs.decode(given, self._binding(role, workflow_type)), annotation)
+        return self._codecs.decode(given, self._binding(role, workflow_type))
 
     def _binding(self, role: Role, workflow_type: str) -> Binding:
         key = f"{role}/{workflow_type}" if workflow_type else role

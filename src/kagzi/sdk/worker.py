@@ -13,16 +13,25 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
+from kagzi.protocol.v1 import worker_pb2 as pb
 from kagzi.sdk.calls import Tls
 from kagzi.sdk.codec import Codec
 from kagzi.sdk.definition import Workflow
 from kagzi.sdk.duration import Duration
-from kagzi.sdk.errors import ConfigError
 from kagzi.sdk.execution import Execution
+from kagzi.sdk.lease import Run
 from kagzi.sdk.post import Post
+from kagzi.sdk.served import Served
 from kagzi.sdk.shift import Execute, Shift
 
 log = logging.getLogger("kagzi.worker")
+
+
+def execute(delivery: pb.Delivery, served: Workflow[Any, Any] | Served, shift: Shift) -> Run:
+    """The execution of a delivered run."""
+    if isinstance(served, Workflow):
+        return Execution(delivery, served, shift)
+    return served.execute(delivery, shift)
 
 
 class Worker:
@@ -47,11 +56,10 @@ class Worker:
         drain_timeout: Duration | None = None,
         labels: Mapping[str, str] | None = None,
     ) -> None:
-        if tuple(automations):
-            raise ConfigError("Automations come with a later version: leave `automations` out.")
         self._post = Post.resolve(
             target,
             workflows=workflows,
+            automations=automations,
             queue=queue,
             concurrency=concurrency,
             namespace=namespace,
@@ -61,7 +69,7 @@ class Worker:
             drain_timeout=drain_timeout,
             labels=labels,
         )
-        self._execute: Execute = Execution
+        self._execute: Execute = execute
         self._shift: Shift | None = None
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()

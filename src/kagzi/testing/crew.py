@@ -14,10 +14,12 @@ from kagzi.protocol.v1.worker_pb2 import Delivery
 from kagzi.sdk.codec import Codec
 from kagzi.sdk.definition import Workflow
 from kagzi.sdk.execution import Execution
+from kagzi.sdk.lease import Run
 from kagzi.sdk.pending import State
 from kagzi.sdk.post import DEFAULT_QUEUE
+from kagzi.sdk.served import Served
 from kagzi.sdk.shift import Shift
-from kagzi.sdk.worker import Worker
+from kagzi.sdk.worker import Worker, execute
 
 
 class Hand(Worker):
@@ -34,9 +36,9 @@ class Hand(Worker):
         shift.in_place_us = 0
         return shift
 
-    def _take(self, delivery: Delivery, definition: Workflow[Any, Any], shift: Shift) -> Execution:
+    def _take(self, delivery: Delivery, served: Workflow[Any, Any] | Served, shift: Shift) -> Run:
         self._stirred.set()
-        return Execution(delivery, definition, shift)
+        return execute(delivery, served, shift)
 
     @property
     def workflows(self) -> Collection[str]:
