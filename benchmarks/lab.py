@@ -69,7 +69,7 @@ async def laboratory() -> AsyncIterator[Lab]:
         await migrate.apply(database.url)
         await _assert_durable(database.url)
         port = _free_port()
-        environment = {"KAGZI_DB_URL": database.url, "KAGZI_LOG_LEVEL": "warning"}
+        environment = {"KAGZI_DB_URL": database.url, "KAGZI_LOG_LEVEL": "warning", "KAGZI_HTTP_PORT": "0"}
         server = _start("server", "--port", str(port), environment=environment)
         lab = Lab(database, f"127.0.0.1:{port}", server)
         try:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import httpx
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
@@ -110,6 +112,9 @@ def test_dev_finds_its_database_again_and_lets_nobody_else_use_it(tmp_path: Path
 def test_server_serves_a_database_that_is_up_to_date(tmp_path: Path, database_url: str) -> None:
     with serving("server", cwd=tmp_path, KAGZI_DB_URL=database_url) as server:
         assert server.healthy()
+        assert server.process.stdout is not None
+        site = server.process.stdout.readline().split()[-1]
+        assert httpx.get(f"{site}/readyz").status_code == 200
         server.process.send_signal(signal.SIGTERM)
         _, errors = server.process.communicate(timeout=3 * ENDS_WITHIN)
     assert server.process.returncode == 0
@@ -146,6 +151,16 @@ def test_a_port_that_is_taken_is_said_in_one_line(tmp_path: Path, database_url: 
         [line] = second.stderr.splitlines()
         assert port in line
         assert "KAGZI_SERVER_PORT" in line
+
+
+def test_a_port_for_pages_that_is_taken_is_said_in_one_line(tmp_path: Path, database_url: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        refused = kagzi("server", "--port", "0", "--http-port", port, cwd=tmp_path, KAGZI_DB_URL=database_url)
+    assert refused.returncode == 1
+    [line] = [line for line in refused.stderr.splitlines() if line.startswith("error")]
+    assert port in line
+    assert "KAGZI_HTTP_PORT" in line
 
 
 @pytest.mark.parametrize(

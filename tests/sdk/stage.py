@@ -53,6 +53,7 @@ class ServerProcess:
             **os.environ,
             "KAGZI_DB_URL": url,
             "KAGZI_SERVER_PORT": str(self.port),
+            "KAGZI_HTTP_PORT": "0",
             "KAGZI_WORKER_VISIBILITY_TIMEOUT_SECS": str(lease),
         }
         self._process: subprocess.Popen[str] | None = None

@@ -44,6 +44,12 @@ def test_flags_win_over_variables_and_those_over_the_file(monkeypatch: pytest.Mo
     assert (settings.db_pool_size, settings.log_level) == (3, "error")
 
 
+def test_a_server_on_any_free_port_serves_its_pages_on_any_free_port_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (load().web_port, load({"server_port": 0}).web_port) == (8080, 0)
+    monkeypatch.setenv("KAGZI_HTTP_PORT", "8080")
+    assert load({"server_port": 0}).web_port == 8080
+
+
 def test_a_variable_names_the_file_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     config = tmp_path / "kagzi.toml"
     config.write_text("server_port = 7\n")

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 import typer
 
 from kagzi.cli.problems import explained
-from kagzi.cli.server import Config, DataDir, Host, Insecure, LogFormat, LogLevel, Port
+from kagzi.cli.server import Config, DataDir, Host, HttpPort, Insecure, LogFormat, LogLevel, Port
 
 if TYPE_CHECKING:
+    from kagzi.dashboard.site import Site
     from kagzi.server.app import Server
     from kagzi.server.settings import Settings
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 def dev(
     host: Host = None,
     port: Port = None,
+    http_port: HttpPort = None,
     config: Config = None,
     data_dir: DataDir = None,
     insecure: Insecure = None,
@@ -35,6 +37,7 @@ def dev(
         flags = {
             "server_host": host,
             "server_port": port,
+            "http_port": http_port,
             "data_dir": data_dir,
             "server_insecure": insecure,
             "log_level": log_level,
@@ -55,9 +58,10 @@ async def _serve(settings: Settings) -> None:
         await serve(settings, url, _ready)
 
 
-def _ready(server: Server) -> None:
+def _ready(server: Server, site: Site) -> None:
     settings = server.settings
     place = f"embedded PostgreSQL in {settings.data_dir.absolute()}"
     typer.echo(f"Kagzi listens on {server.address}")
+    typer.echo(f"  dashboard: {site.address}")
     typer.echo(f"  database: {place if settings.db_url is None else 'the one KAGZI_DB_URL names'}")
     typer.echo("  Ctrl-C stops it.")

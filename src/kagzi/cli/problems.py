@@ -30,6 +30,7 @@ def explained() -> Iterator[None]:
 def _known(error: Exception) -> tuple[str, int] | None:
     import asyncpg
 
+    from kagzi.dashboard.site import SiteError
     from kagzi.embedded import EmbeddedError
     from kagzi.server.app import StartError
     from kagzi.server.settings import SettingsError
@@ -37,7 +38,7 @@ def _known(error: Exception) -> tuple[str, int] | None:
 
     if isinstance(error, SettingsError):
         return str(error), USAGE
-    if isinstance(error, StartError | StoreError | EmbeddedError):
+    if isinstance(error, StartError | StoreError | SiteError | EmbeddedError):
         return str(error), FAILED
     if isinstance(error, asyncpg.PostgresError | OSError):
         return f"the database cannot be used: {error}. Is KAGZI_DB_URL right, and does it run?", FAILED

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
+    from kagzi.dashboard.site import Site
     from kagzi.server.app import Server
     from kagzi.server.settings import Settings
 
@@ -71,15 +72,24 @@ async def database(settings: Settings, *, up_to_date: bool = True) -> AsyncItera
         yield embedded.url
 
 
-async def serve(settings: Settings, url: str, ready: Callable[[Server], None]) -> None:
-    """Serves until it is cancelled; `ready` is called once it does."""
+async def serve(settings: Settings, url: str, ready: Callable[[Server, Site], None]) -> None:
+    """Serves until it is cancelled, gRPC and HTTP; `ready` is called once both do."""
+    from kagzi.dashboard.site import Site
     from kagzi.server.app import Server
 
     server = Server(settings, url)
     await server.start()
+    site = Site(
+        server.reachable_at,
+        host=settings.http_host,
+        port=settings.web_port,
+        allowed_hosts=[name.strip() for name in settings.http_allowed_hosts.split(",") if name.strip()],
+    )
     try:
-        ready(server)
+        await site.start()
+        ready(server, site)
         await asyncio.Event().wait()
     finally:
         async with asyncio.timeout(settings.server_drain_timeout_secs + _CLOSING_SECS):
+            await site.stop()
             await server.stop()

@@ -12,12 +12,16 @@ import typer
 from kagzi.cli.problems import explained
 
 if TYPE_CHECKING:
+    from kagzi.dashboard.site import Site
     from kagzi.server.app import Server
     from kagzi.server.settings import Settings
 
 Config = Annotated[Path | None, typer.Option(help="A TOML file with settings; KAGZI_CONFIG names one too.")]
 Host = Annotated[str | None, typer.Option(help="Where to listen; 127.0.0.1 unless told otherwise.")]
 Port = Annotated[int | None, typer.Option(help="The port for gRPC, 50051 unless told otherwise; 0: any free one.")]
+HttpPort = Annotated[
+    int | None, typer.Option(help="The port for pages and HTTP API, 8080 unless told otherwise; 0: any free one.")
+]
 DataDir = Annotated[Path | None, typer.Option(help="Where the embedded PostgreSQL lives when no database is named.")]
 Insecure = Annotated[bool | None, typer.Option("--insecure", help="Listen beyond loopback without TLS and keys.")]
 LogLevel = Annotated[str | None, typer.Option(help="debug, info, warning or error.")]
@@ -27,6 +31,7 @@ LogFormat = Annotated[str | None, typer.Option(help="json or console.")]
 def server(
     host: Host = None,
     port: Port = None,
+    http_port: HttpPort = None,
     config: Config = None,
     data_dir: DataDir = None,
     insecure: Insecure = None,
@@ -43,6 +48,7 @@ def server(
         flags = {
             "server_host": host,
             "server_port": port,
+            "http_port": http_port,
             "data_dir": data_dir,
             "server_insecure": insecure,
             "server_reflection": reflection,
@@ -66,5 +72,6 @@ async def _serve(settings: Settings) -> None:
         await serve(settings, url, _ready)
 
 
-def _ready(server: Server) -> None:
+def _ready(server: Server, site: Site) -> None:
     typer.echo(f"Kagzi listens on {server.address}")
+    typer.echo(f"  dashboard: {site.address}")

@@ -123,6 +123,12 @@ class Server:
         """Where clients find it; the port is the bound one once it has started."""
         return _address(self.settings.server_host, self.port or self.settings.server_port)
 
+    @property
+    def reachable_at(self) -> str:
+        """Where this very process finds it: an address that stands for all has loopback among them."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1", "[::]": "::1"}.get(self.settings.server_host)  # noqa: S104
+        return _address(host, self.port) if host else self.address
+
     async def start(self) -> None:
         """Serves when it returns. Fails at once when the database or the port cannot be had."""
         await self.database.open()

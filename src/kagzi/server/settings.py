@@ -60,6 +60,8 @@ class Settings(BaseSettings):
     server_drain_timeout_secs: float = Field(default=6.0, ge=0, le=3_600)
     http_host: str = "127.0.0.1"
     http_port: int = Field(default=8080, ge=0, le=65_535)
+    # Names that browsers reach the dashboard by, separated by commas, besides addresses and localhost.
+    http_allowed_hosts: str = ""
 
     worker_visibility_timeout_secs: float = Field(default=30.0, ge=0.3, le=_DAY)
     # Absent: 10 s, or a third of a shorter lease.
@@ -125,6 +127,12 @@ class Settings(BaseSettings):
                     "--insecure (KAGZI_SERVER_INSECURE=true) if the network is yours alone",
                 )
         return self
+
+    @property
+    def web_port(self) -> int:
+        """Where pages and the HTTP API are: unless told, any free port where the server takes any free one too."""
+        chosen = "http_port" in self.model_fields_set or self.server_port != 0
+        return self.http_port if chosen else 0
 
     @property
     def lease_secs(self) -> float:

@@ -1,0 +1,167 @@
+"""One web server for pages, HTTP API, metrics and health, on a socket of its own. It is a client of one Kagzi server
+and holds nothing that a restart could lose. Whoever starts it stops it; open event streams end first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable, Collection, Iterator
+from importlib.metadata import version
+
+import uvicorn
+from fastapi import FastAPI, Response
+from fastapi.responses import PlainTextResponse
+
+from kagzi.dashboard import problems
+from kagzi.dashboard.api.router import router
+from kagzi.dashboard.gateway import Gateway
+from kagzi.dashboard.guard import Guard
+from kagzi.dashboard.pages import routes
+from kagzi.dashboard.pages.frame import Frame
+from kagzi.protocol.v1 import admin_pb2 as pb
+from kagzi.sdk.calls import Tls
+from kagzi.sdk.errors import ServerError
+
+# What Prometheus reads, and how that is to be called.
+Metrics = Callable[[], tuple[bytes, str]]
+
+_STOP_SECS = 2
+
+
+class SiteError(Exception):
+    """The site cannot start; the message says what to do."""
+
+
+class Site:
+    """Pages and API for the server at `target`. `metrics` answers what this process counts."""
+
+    def __init__(
+        self,
+        target: str,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 8080,
+        allowed_hosts: Collection[str] = (),
+        metrics: Metrics | None = None,
+        tls: Tls = None,
+    ) -> None:
+        self._target = target
+        self._host = host
+        self._port = port
+        self._allowed_hosts = (host, *allowed_hosts)
+        self._metrics = metrics
+        self._tls = tls
+        self._gateway: Gateway | None = None
+        self._frame: Frame | None = None
+        self._web: _Web | None = None
+        self._serving: asyncio.Task[None] | None = None
+
+    @property
+    def address(self) -> str:
+        """Where browsers find it; the port is the bound one once it has started."""
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"http://{host}:{self._port}"
+
+    async def start(self) -> None:
+        """Serves when it returns. SiteError when the port cannot be had."""
+        listener = self._bind()
+        self._gateway = Gateway(self._target, tls=self._tls)
+        self._frame = Frame(self._gateway)
+        app = Guard(application(self._gateway, self._frame, self._metrics), self._allowed_hosts)
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            lifespan="off",
+            ws="none",
+            timeout_graceful_shutdown=_STOP_SECS,
+        )
+        self._web = _Web(config)
+        self._serving = asyncio.create_task(self._web.serve([listener]), name="kagzi-site")
+        await self._web.ready.wait()
+
+    async def stop(self) -> None:
+        """Ends what is open and closes everything."""
+        if self._frame is not None:
+            self._frame.live.stop()
+        if self._web is not None and self._serving is not None:
+            self._web.should_exit = True
+            await self._serving
+        if self._gateway is not None:
+            await self._gateway.close()
+
+    def _bind(self) -> socket.socket:
+        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((self._host, self._port))
+        except OSError as error:
+            listener.close()
+            raise SiteError(
+                f"cannot listen on {self.address}: {error.strerror or error}. Another process may have the port: stop "
+                "it, or choose another one (KAGZI_HTTP_PORT)"
+            ) from None
+        self._port = listener.getsockname()[1]
+        return listener
+
+
+def application(server: Gateway, frame: Frame, metrics: Metrics | None = None) -> FastAPI:
+    """Everything that is served."""
+    app = FastAPI(
+        title="Kagzi",
+        version=version("kagzi"),
+        description="Durable workflows. Everything a client can do, as JSON over HTTP.",
+        openapi_url="/api/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+    )
+    problems.install(app)
+    app.include_router(router(server))
+    _vitals(app, server, metrics)
+    routes.install(app, frame)
+    return app
+
+
+def _vitals(app: FastAPI, server: Gateway, metrics: Metrics | None) -> None:
+    """What machines ask: alive, ready, and how it goes."""
+
+    @app.get("/healthz", include_in_schema=False)
+    async def healthz() -> PlainTextResponse:
+        return PlainTextResponse("alive\n")
+
+    @app.get("/readyz", include_in_schema=False)
+    async def readyz() -> PlainTextResponse:
+        try:
+            told = await server.call("AdminService.HealthCheck", pb.HealthCheckRequest(), None)
+        except ServerError as error:
+            return PlainTextResponse(f"{error.message}\n", 503)
+        assert isinstance(told, pb.HealthCheckResponse)
+        lines = [f"{check.name}: {check.message or 'well'}\n" for check in told.checks]
+        return PlainTextResponse("".join(lines), 503 if told.status == pb.HEALTH_NOT_SERVING else 200)
+
+    @app.get("/metrics", include_in_schema=False)
+    async def scrape() -> Response:
+        if metrics is None:
+            return PlainTextResponse("this process counts nothing\n", 404)
+        text, media_type = metrics()
+        return Response(text, media_type=media_type)
+
+
+class _Web(uvicorn.Server):
+    """uvicorn within somebody else's process: signals are not its business."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.ready = asyncio.Event()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.ready.set()
