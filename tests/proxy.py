@@ -1,6 +1,6 @@
 """A way to PostgreSQL that a test can watch and break. It forwards every message, counts statements and commits, and on
-request loses what a network loses: the answer to a COMMIT that took effect, the connection between two statements, or
-the whole database. It changes no message and never answers in the server's place.
+request loses what a network loses: the answer to a COMMIT that took effect, which it can also hold back, the connection
+between two statements, or the whole database. It changes no message and never answers in the server's place.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ class Proxy:
         self.commits = 0
         # How many answers to COMMIT are still to be lost.
         self.answers_to_lose = 0
+        # How many answers to COMMIT are still to be held back, and whether those that are may go.
+        self.answers_to_hold = 0
+        self.released = asyncio.Event()
         # Cut the connection instead of forwarding this many-th statement inside a transaction; None: never.
         self.cut_before: int | None = None
         self.cuts = 0
@@ -99,6 +102,7 @@ class _Link:
         self._prepared: dict[bytes, str] = {}
         self._bound = ""
         self._swallow = False
+        self._hold = False
         self.ended = asyncio.Event()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -168,6 +172,9 @@ class _Link:
             if self._proxy.answers_to_lose:
                 self._proxy.answers_to_lose -= 1
                 self._swallow = True
+            elif self._proxy.answers_to_hold:
+                self._proxy.answers_to_hold -= 1
+                self._hold = True
         if word in ("COMMIT", "ROLLBACK"):
             self._inside = None
         return True
@@ -175,6 +182,9 @@ class _Link:
     async def _from_server(self, reader: asyncio.StreamReader) -> None:
         while True:
             kind, body = await _message(reader)
+            if self._hold:
+                await self._proxy.released.wait()
+                self._hold = False
             if not self._swallow:
                 self._client_out.write(kind + struct.pack("!I", len(body) + 4) + body)
                 await self._client_out.drain()

@@ -40,9 +40,9 @@ _PROGRAMS = frozenset({"failure.type", "failure.message", "failure.traceback"})
 # Any number is one.
 _ANY = frozenset({"input_hash", "pid"})
 _INTEGERS = {
-    "attempt_number": (-1,),
-    "completed_seq": (-1,),
-    "concurrency": (-1,),
+    "attempt_number": (-1, 20_000),
+    "completed_seq": (-1, 100_000_001),
+    "concurrency": (-1, 10_001),
     "maximum_attempts": (-1, 2**31 - 1),
     "number": (0, 2**32 - 1),
     "page_size": (-1, 101),

@@ -274,6 +274,30 @@ async def test_a_message_that_is_too_large_is_refused_before_it_is_looked_at(roo
     assert await ledger() == before
 
 
+async def test_a_message_is_read_up_to_its_last_byte_and_no_further(room: Place, ledger: Ledger) -> None:
+    """Far beyond the limit gRPC answers in our place, without looking at the message and without a detail."""
+    before = await ledger()
+    good = wf.CancelWorkflowRequest(namespace=room.namespace, run_id=new_id())
+    for size, code in ((4 << 20, ErrorDetail.NOT_FOUND), ((4 << 20) + 1, ErrorDetail.LIMIT_EXCEEDED)):
+        said = await _blamed(room, "WorkflowService/CancelWorkflow", _padded(good, size))
+        assert said.code == code, said
+    said = await _blamed(room, "WorkflowService/CancelWorkflow", _padded(good, 8 << 20))
+    assert said.code == ErrorDetail.LIMIT_EXCEEDED
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await room.contract.workflows.CancelWorkflow(wf.CancelWorkflowRequest(reason="x" * (9 << 20)))
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert await ledger() == before
+
+
+def _padded(good: Message, size: int) -> bytes:
+    """The request in exactly so many bytes: what makes it longer is a field that nobody knows."""
+    data = good.SerializeToString()
+    # Number 1000, of bytes, then four bytes for a length that is written with as many.
+    tag, length = b"\xc2\x3e", size - len(data) - 2 - 4
+    digits = bytes((length >> shift & 0x7F) | (0x80 if shift < 21 else 0) for shift in (0, 7, 14, 21))
+    return data + tag + digits + b"x" * length
+
+
 async def test_text_of_people_and_programs_is_cleaned_and_kept(room: Place, worker: Hand, run: pb.Held) -> None:
     fail = pb.Fail(operation_id=new_id())
     fail.failure.type = "E" * 300

@@ -8,7 +8,7 @@ import pytest
 
 from kagzi.protocol.v1 import worker_pb2 as pb
 from kagzi.protocol.v1 import workflow_pb2 as wf
-from kagzi.protocol.v1.common_pb2 import SLEEPING, ErrorDetail
+from kagzi.protocol.v1.common_pb2 import RUNNING, SLEEPING, ErrorDetail
 from tests.conformance.contract import eventually, refused
 from tests.conformance.execution import Run, decoded, encoded, new_id
 from tests.conformance.place import Place, held
@@ -165,8 +165,11 @@ async def test_a_parked_run_is_woken_by_no_signal_but_by_resume(place: Place) ->
     assert run.status == SLEEPING
     assert not run.HasField("available_at")
     assert "the code changed" in run.waiting_json
-    await place.contract.workflows.ResumeWorkflow(wf.ResumeWorkflowRequest(run_id=task.run_id))
+    resume = wf.ResumeWorkflowRequest(run_id=task.run_id)
+    assert (await place.contract.workflows.ResumeWorkflow(resume)).status == SLEEPING
+    assert (await place.contract.workflows.ResumeWorkflow(resume)).status == SLEEPING, "a repeat is harmless"
     again = await worker.take(task.run_id)
+    assert (await place.contract.workflows.ResumeWorkflow(resume)).status == RUNNING
     await worker.complete(held(again))
     with refused(ErrorDetail.PRECONDITION_FAILED):
         await place.contract.workflows.ResumeWorkflow(wf.ResumeWorkflowRequest(run_id=task.run_id))

@@ -14,6 +14,7 @@ import pytest_asyncio
 from kagzi.protocol.v1.common_pb2 import SIGNAL, ErrorDetail, Payload
 from kagzi.protocol.v1.worker_pb2 import Wait
 from kagzi.server.batcher import Batcher
+from kagzi.server.fallen import Fallen
 from kagzi.store.database import Database
 from kagzi.store.errors import Refused
 from kagzi.store.operation import Kind, Operation
@@ -198,6 +199,15 @@ async def test_an_operation_that_was_refused_before_it_was_taken_brings_down_wha
     }
 
 
+@pytest.mark.parametrize(("run_id", "token"), [("r" * 37, "t"), ("r", "t" * 37)])
+def test_what_is_no_id_is_not_remembered_at_its_length(run_id: str, token: str) -> None:
+    fallen = Fallen()
+    refused = Operation(Kind.WAIT, NAMESPACE, run_id, Wait(), token=token, chained=True)
+    refused.answer = ErrorDetail(code=ErrorDetail.INVALID_ARGUMENT)
+    assert fallen.takes(refused)
+    assert not fallen.takes(Operation(Kind.WAIT, NAMESPACE, run_id, Wait(), token=token, chained=True))
+
+
 async def test_another_token_of_the_run_is_not_brought_down(world: World) -> None:
     run = await world.running()
     async with batching(world.database) as batcher:
@@ -248,6 +258,26 @@ async def test_a_full_queue_makes_calls_wait_and_then_tells_them_to_come_back(wo
         await first
         await waiting
         await batcher.ask(operations.start())
+
+
+async def test_no_more_callers_wait_for_room_than_fit_into_memory_once_more(world: World) -> None:
+    run = await world.running()
+    large = Payload(data=b"x" * 400)
+    # As much again as the queue holds may wait: two starts of this size, and no third.
+    async with batching(world.database, queue_operations=1, queue_bytes=1_000, patience=60.0) as batcher:
+        caller = Caller(batcher)
+        async with world.held(run.run_id):
+            caller.send(operations.complete_step(run, "s1", 1))
+            waiting = [asyncio.create_task(batcher.ask(operations.start(input=large))) for _ in range(2)]
+            await asyncio.sleep(0)
+            async with asyncio.timeout(30):
+                with pytest.raises(Refused) as refused:
+                    await batcher.ask(operations.start(input=large))
+            assert refused.value.detail.code == ErrorDetail.RESOURCE_EXHAUSTED
+            assert not any(task.done() for task in waiting)
+        await asyncio.gather(*waiting)
+        await batcher.ask(operations.start(input=large))
+    assert await world.count("workflow_runs") == 4
 
 
 async def test_stopping_answers_or_refuses_everything_that_was_taken(world: World) -> None:

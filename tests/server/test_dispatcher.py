@@ -119,6 +119,32 @@ async def test_a_timer_that_nobody_announced_is_found_by_looking(world: World) -
         await place.has(1, within=3)
 
 
+async def test_a_queue_that_nobody_serves_is_forgotten_and_made_anew(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kagzi.server.dispatcher._FORGOTTEN_AFTER", 0.02)
+    async with dispatching(world.database, interval=0.05) as (dispatcher, _):
+        for turn in range(2):
+            place = Place(1)
+            await world.start()
+            dispatcher.join(place)
+            await place.has(1, within=5)
+            assert dispatcher.alive, turn
+            dispatcher.leave(place)
+            await _until(lambda: not dispatcher._queues and not dispatcher._by_hash)
+
+
+async def test_a_queue_that_is_served_is_not_forgotten(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kagzi.server.dispatcher._FORGOTTEN_AFTER", 0.0)
+    place = Place(2)
+    async with dispatching(world.database, interval=0.01) as (dispatcher, batcher):
+        dispatcher.join(place)
+        await reserved(dispatcher)
+        await _quiet(world, place, 0)
+        await batcher.ask(operations.start())
+        await place.has(1, within=5)
+
+
 async def test_what_somebody_had_locked_is_claimed_soon_after(world: World) -> None:
     """Nobody tells of the end of a caller's transaction."""
     run_id = await world.start()

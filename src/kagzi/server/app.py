@@ -185,10 +185,14 @@ class Server:
     def _parts(self) -> list[Check]:
         """How the parts do that work for nobody in particular; without one the rest goes on more slowly."""
         heard = self.notifier.connected.is_set()
-        upkeep = self.coordinator.alive
+        failed = "it failed and pauses: look for loop_crashed in the log"
+        crowded = "more waits to be written than the database takes: calls wait, or are told to come back"
+        room = self.batcher.has_room()
         return [
             _check("notify", heard, "other servers are not heard: due runs are found within a second instead"),
-            _check("coordinator", upkeep, "it failed and pauses: look for loop_crashed in the log"),
+            _check("coordinator", self.coordinator.alive, failed),
+            _check("batcher", room and self.batcher.alive, failed if room else crowded),
+            _check("dispatcher", self.dispatcher.alive, failed),
         ]
 
     def _bind(self) -> grpc.aio.Server:

@@ -77,6 +77,11 @@ class Batcher:
         self._tasks: set[asyncio.Task[None]] = set()
         self._lanes = [Lane(number, batch_operations, self._flush_lane) for number in range(lanes)]
 
+    @property
+    def alive(self) -> bool:
+        """Whether every lane flushes what comes."""
+        return all(lane.alive for lane in self._lanes)
+
     def start(self) -> None:
         """Begins to flush."""
         for lane in self._lanes:
@@ -114,12 +119,12 @@ class Batcher:
         """Waits until there is room for more. A stream waits as long as it takes and stops reading meanwhile; a call
         is told to come back later when its patience is over.
         """
-        if not self._has_room() and not await self._until(self._has_room, patience):
+        if not self.has_room() and not await self._until(self.has_room, patience):
             raise Refused(_crowded(patience or 1.0))
 
     async def _room_for(self, operation: Operation) -> None:
         """A call waits a while for room, but only as many as fit into memory once more: the others are told at once."""
-        if self._has_room():
+        if self.has_room():
             return
         size = operation.body.ByteSize()
         if self._callers_bytes + size > self._capacity_bytes:
@@ -130,7 +135,8 @@ class Batcher:
         finally:
             self._callers_bytes -= size
 
-    def _has_room(self) -> bool:
+    def has_room(self) -> bool:
+        """Whether more can be taken."""
         return self._queued < self._capacity and self._queued_bytes < self._capacity_bytes
 
     async def _until(self, condition: Callable[[], bool], seconds: float | None) -> bool:

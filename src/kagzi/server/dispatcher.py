@@ -70,6 +70,11 @@ class Dispatcher:
         """Whether leases that ran out may be claimed."""
         return time.monotonic() > max(self._began, self.database.lost_at) + self._grace
 
+    @property
+    def alive(self) -> bool:
+        """Whether every queue is looked after."""
+        return all(queue.alive for queue in self._queues.values())
+
     def join(self, place: Place) -> None:
         """A worker can take runs from now on."""
         key = (place.served.namespace, place.served.task_queue)
@@ -82,7 +87,9 @@ class Dispatcher:
     def forget(self, queue: Queue) -> None:
         """Nobody has served the queue for a while; whoever comes next makes it anew."""
         key = (queue.namespace, queue.task_queue)
-        del self._queues[key], self._by_hash[key_hash(*key)]
+        del self._queues[key]
+        if self._by_hash.get(key_hash(*key)) is queue:
+            del self._by_hash[key_hash(*key)]
 
     def leave(self, place: Place) -> None:
         """A worker takes no more runs. A claim under way may still deliver to the place, which then puts it back."""

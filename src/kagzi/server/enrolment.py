@@ -21,6 +21,9 @@ from kagzi.store.roster import ServedType
 from kagzi.store.workers import Pair
 
 _MOST_TYPES = 1_000
+_MOST_PLACES = 10_000
+# More than a worker can hold: what it has given back is named until that is answered.
+_MOST_HELD = 20_000
 # As much of what arrived for held runs goes with one heartbeat.
 _WAKES_BYTES = 1 << 20
 
@@ -51,8 +54,9 @@ class Enrolment:
         instance = checks.name(request.instance, "instance")
         types = _types(request)
         labels = checks.labels(request.labels, "labels")
-        if request.concurrency < 0:
-            raise invalid("concurrency", f"concurrency is {request.concurrency}, and must be 0 or more")
+        if not 0 <= request.concurrency <= _MOST_PLACES:
+            message = f"concurrency is {request.concurrency}, and must be from 0 (left open) to {_MOST_PLACES}"
+            raise invalid("concurrency", message)
 
         async def register(connection: Connection) -> workers.Registered:
             # A worker of a disabled namespace may come back to finish what it holds.
@@ -172,6 +176,8 @@ def served_by(namespace: str, task_queue: str, types: Sequence[ServedType]) -> S
 
 def pairs(held: Sequence[pb.Held], field: str) -> list[Pair]:
     """Runs and their tokens, checked."""
+    if len(held) > _MOST_HELD:
+        raise checks.exceeded(field, f"{field} names {len(held)} runs, and a worker holds at most {_MOST_HELD}")
     return [
         (checks.uuid(one.run_id, f"{field}.run_id"), checks.uuid(one.claim_token, f"{field}.claim_token"))
         for one in held

@@ -242,11 +242,15 @@ async def list_(connection: Connection, namespace: str, count: int, **filters: A
     return [rows.run(row) for row in found]
 
 
-async def resume(connection: Connection, namespace: str, run_id: str) -> tuple[str, str]:
-    """Makes a parked run due; answers its status and its queue."""
+async def resume(connection: Connection, namespace: str, run_id: str, *, again: bool = False) -> tuple[str, str]:
+    """Makes a parked run due; answers its status and its queue. One that is not parked is left as it is: the answer to
+    its resumption may have been lost. One that has ended is refused, unless this is tried `again`.
+    """
     row = await _resume.first(connection, namespace=namespace, run_id=run_id)
-    if row is None:
-        run = await get(connection, namespace, run_id)
-        status = rows.RUN_STATUS_NAME[run.status]
-        raise errors.precondition(f"run {run_id} is not parked, it is {status}: there is nothing to resume", run_id)
-    return row["status"], row["task_queue"]
+    if row is not None:
+        return row["status"], row["task_queue"]
+    run = await get(connection, namespace, run_id)
+    status = rows.RUN_STATUS_NAME[run.status]
+    if status in endings.TERMINAL and not again:
+        raise errors.precondition(f"run {run_id} has ended, it is {status}: there is nothing to resume", run_id)
+    return status, run.task_queue

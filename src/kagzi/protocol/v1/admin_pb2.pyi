@@ -739,7 +739,9 @@ class GetServerInfoResponse(_message.Message):
         PAGE_SIZE_FIELD_NUMBER: _builtins.int
         STARTS_FIELD_NUMBER: _builtins.int
         message_bytes: _builtins.int
-        """Size of one message."""
+        """Size of one message. One that is more than twice as large is not read at all: gRPC itself refuses it with
+        RESOURCE_EXHAUSTED, and without an ErrorDetail.
+        """
         payload_bytes: _builtins.int
         """Size of one payload."""
         name_bytes: _builtins.int

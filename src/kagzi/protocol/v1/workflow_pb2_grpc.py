@@ -168,7 +168,8 @@ class WorkflowServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ResumeWorkflow(self, request, context):
-        """Releases a run that was parked because its code no longer matched its history.
+        """Releases a run that was parked because its code no longer matched its history. One that goes on already is left as
+        it is, so that a repeat is harmless.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -50,7 +50,9 @@ class WorkflowServiceStub:
     ForkWorkflow: _grpc.UnaryUnaryMultiCallable[_workflow_pb2.ForkWorkflowRequest, _workflow_pb2.ForkWorkflowResponse]
     """Starts a new run with the history before any step, optionally with changed outputs or input."""
     ResumeWorkflow: _grpc.UnaryUnaryMultiCallable[_workflow_pb2.ResumeWorkflowRequest, _workflow_pb2.ResumeWorkflowResponse]
-    """Releases a run that was parked because its code no longer matched its history."""
+    """Releases a run that was parked because its code no longer matched its history. One that goes on already is left as
+    it is, so that a repeat is harmless.
+    """
     SignalWorkflow: _grpc.UnaryUnaryMultiCallable[_workflow_pb2.SignalWorkflowRequest, _workflow_pb2.SignalWorkflowResponse]
     """Stores a message for a run and wakes it. Idempotent by signal id."""
     ResolveStep: _grpc.UnaryUnaryMultiCallable[_workflow_pb2.ResolveStepRequest, _workflow_pb2.ResolveStepResponse]
@@ -80,7 +82,9 @@ class WorkflowServiceAsyncStub(WorkflowServiceStub):
     ForkWorkflow: _aio.UnaryUnaryMultiCallable[_workflow_pb2.ForkWorkflowRequest, _workflow_pb2.ForkWorkflowResponse]  # type: ignore[assignment]
     """Starts a new run with the history before any step, optionally with changed outputs or input."""
     ResumeWorkflow: _aio.UnaryUnaryMultiCallable[_workflow_pb2.ResumeWorkflowRequest, _workflow_pb2.ResumeWorkflowResponse]  # type: ignore[assignment]
-    """Releases a run that was parked because its code no longer matched its history."""
+    """Releases a run that was parked because its code no longer matched its history. One that goes on already is left as
+    it is, so that a repeat is harmless.
+    """
     SignalWorkflow: _aio.UnaryUnaryMultiCallable[_workflow_pb2.SignalWorkflowRequest, _workflow_pb2.SignalWorkflowResponse]  # type: ignore[assignment]
     """Stores a message for a run and wakes it. Idempotent by signal id."""
     ResolveStep: _aio.UnaryUnaryMultiCallable[_workflow_pb2.ResolveStepRequest, _workflow_pb2.ResolveStepResponse]  # type: ignore[assignment]
@@ -167,7 +171,9 @@ class WorkflowServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _workflow_pb2.ResumeWorkflowRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_workflow_pb2.ResumeWorkflowResponse, _abc.Awaitable[_workflow_pb2.ResumeWorkflowResponse]]:
-        """Releases a run that was parked because its code no longer matched its history."""
+        """Releases a run that was parked because its code no longer matched its history. One that goes on already is left as
+        it is, so that a repeat is harmless.
+        """
 
     @_abc_1.abstractmethod
     def SignalWorkflow(

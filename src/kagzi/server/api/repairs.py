@@ -64,7 +64,14 @@ class Repairs(WorkflowServiceServicer):
     async def ResumeWorkflow(self, request: pb.ResumeWorkflowRequest, context: Context) -> pb.ResumeWorkflowResponse:
         namespace = checks.namespace(request.namespace)
         run_id = checks.uuid(request.run_id, "run_id")
-        status, task_queue = await self._database.transact(lambda c: runs.resume(c, namespace, run_id))
+        tries = 0
+
+        async def resume(connection: Connection) -> tuple[str, str]:
+            nonlocal tries
+            tries += 1
+            return await runs.resume(connection, namespace, run_id, again=tries > 1)
+
+        status, task_queue = await self._database.transact(resume)
         self._announcer.due(namespace, task_queue)
         return pb.ResumeWorkflowResponse(status=rows.RUN_STATUS[status])
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Any
 
 import structlog
@@ -46,6 +46,7 @@ class Stream:
         concurrency: int,
         batcher: Batcher,
         dispatcher: Dispatcher,
+        arrived: Callable[[str, str], None],
     ) -> None:
         self.worker_id = enrolled.worker_id
         self.served = enrolled.served
@@ -56,6 +57,8 @@ class Stream:
         self.waiting: set[str] = set()
         self._batcher = batcher
         self._dispatcher = dispatcher
+        # Called with namespace and run when the worker gets hold of one.
+        self._arrived = arrived
         self._most = concurrency or _PLACES
         self._out = Outlet()
         # Facts that this stream was told of already, by run.
@@ -152,6 +155,7 @@ class Stream:
         self._told[delivery.run_id] = {_identity(fact) for fact in delivery.facts}
         for chunk in chunks(delivery, FRAME_BYTES):
             self._out.frame(chunk.ByteSize()).deliveries.append(chunk)
+        self._arrived(self.served.namespace, delivery.run_id)
 
     async def _watch(self) -> None:
         """Ends a stream that is silent or does not acknowledge what it was sent."""

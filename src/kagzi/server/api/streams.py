@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
 
 from kagzi.protocol.v1 import worker_pb2 as pb
+from kagzi.server.api.missed import Missed
 from kagzi.server.api.stream import Stream
 from kagzi.server.batcher import Batcher
 from kagzi.server.dispatcher import Dispatcher
@@ -34,6 +35,7 @@ class Streams(Loop):
         self._streams: dict[tuple[str, str], Stream] = {}
         # Runs that something arrived for, by namespace.
         self._wanted: defaultdict[str, set[str]] = defaultdict(set)
+        self._missed = Missed()
         self._teller = Wakeup()
         self._stopping = False
 
@@ -50,9 +52,11 @@ class Streams(Loop):
         # Another one may have come meanwhile.
         self._close_older(key)
         kept = [pair for pair in held if pair not in lost]
-        stream = Stream(enrolled, kept, hello.worker.concurrency, self._batcher, self._dispatcher)
+        stream = Stream(enrolled, kept, hello.worker.concurrency, self._batcher, self._dispatcher, self._arrived)
         stream.welcome(enrolled.response, lost, drain=enrolled.should_drain or self._stopping)
         self._streams[key] = stream
+        # What came while the worker was away was told to nobody.
+        self._want(namespace, {run_id for run_id, _ in kept})
         try:
             async for frame in stream.serve(first, requests):
                 yield frame
@@ -76,21 +80,34 @@ class Streams(Loop):
         """Something arrived for these runs; those that a worker here holds are told."""
         held = [stream.held for (of, _), stream in self._streams.items() if of == namespace]
         here = {run_id for run_id in run_ids if any(run_id in runs for runs in held)}
-        if here:
-            self._wanted[namespace] |= here
+        self._want(namespace, here)
+        for run_id in run_ids:
+            if run_id not in here:
+                self._missed.note(key_hash(namespace, run_id))
+
+    def _arrived(self, namespace: str, run_id: str) -> None:
+        """A worker here holds the run from now on."""
+        if self._missed and self._missed.takes(key_hash(namespace, run_id)):
+            self._want(namespace, {run_id})
+
+    def _want(self, namespace: str, run_ids: set[str]) -> None:
+        if run_ids:
+            self._wanted[namespace] |= run_ids
             self._teller.set()
 
     def heard(self, key: str | None) -> None:
         """A notice of another server: something arrived for a run; None: for any that waits."""
+        held = False
         for (namespace, _), stream in self._streams.items():
             here = (
                 stream.waiting
                 if key is None
                 else {run_id for run_id in stream.held if key_hash(namespace, run_id) == key}
             )
-            if here:
-                self._wanted[namespace] |= here
-                self._teller.set()
+            held = held or bool(here)
+            self._want(namespace, here)
+        if key is not None and not held:
+            self._missed.note(key)
 
     async def run(self) -> None:
         while True:
