@@ -34,6 +34,8 @@ class Proxy:
         # Cut the connection instead of forwarding this many-th statement inside a transaction; None: never.
         self.cut_before: int | None = None
         self.cuts = 0
+        # Connections that were refused because the database is away.
+        self.refused = 0
 
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
@@ -58,10 +60,17 @@ class Proxy:
         for link in set(self._links):
             link.cut()
 
+    async def refuses(self, count: int) -> None:
+        """Waits until so many connections were refused since the database went away."""
+        async with asyncio.timeout(20):
+            while self.refused < count:  # noqa: ASYNC110 - whoever connects tells nobody
+                await asyncio.sleep(0.005)
+
     @contextlib.asynccontextmanager
     async def away(self) -> AsyncIterator[None]:
         """The database cannot be reached meanwhile."""
         self._open = False
+        self.refused = 0
         self.break_connections()
         try:
             yield
@@ -74,6 +83,8 @@ class Proxy:
         try:
             if self._open:
                 await link.serve(*await self._reach())
+            else:
+                self.refused += 1
         except (ConnectionError, asyncio.IncompleteReadError):
             pass
         finally:

@@ -105,7 +105,8 @@ async def test_what_one_server_acknowledged_another_knows_at_once(database_url: 
 
 
 async def test_two_servers_execute_nothing_twice(database_url: str) -> None:
-    async with serving(database_url) as one, serving(database_url) as other:
+    ticks = {"dispatcher_interval_secs": 0.05}
+    async with serving(database_url, **ticks) as one, serving(database_url, **ticks) as other:
         workers = [Worker(place) for place in (one, other)]
         for worker in workers:
             await worker.hello(credit=200)
@@ -113,11 +114,20 @@ async def test_two_servers_execute_nothing_twice(database_url: str) -> None:
         async with asyncio.timeout(20):
             while sum(len(worker.deliveries) for worker in workers) < 100:  # noqa: ASYNC110 - it comes or the test fails
                 await asyncio.sleep(0.02)
-        await asyncio.sleep(1.2)
+        for place in (one, other):
+            await _ticks(place, 3)
         taken = [delivery.run_id for worker in workers for delivery in worker.deliveries]
         assert sorted(taken) == sorted(runs)
         for worker in workers:
             await worker.close()
+
+
+async def _ticks(place: Place, count: int) -> None:
+    """Waits until the server has looked so many times for what is due."""
+    place.proxy.statements.clear()
+    async with asyncio.timeout(10):
+        while sum("suspects_due" in text for text in place.proxy.statements) < count:  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0.01)
 
 
 async def test_a_call_to_a_server_whose_database_is_away_waits_for_it(database_url: str) -> None:
@@ -126,7 +136,7 @@ async def test_a_call_to_a_server_whose_database_is_away_waits_for_it(database_u
         async with place.proxy.away():
             starting = asyncio.create_task(place.start())
             registering = asyncio.create_task(_register(place))
-            await asyncio.sleep(0.5)
+            await place.proxy.refuses(3)
             assert not starting.done()
             assert not registering.done()
         assert await place.status(await starting) == "PENDING"

@@ -192,7 +192,8 @@ def note(step: str) -> None:
 
 async def one() -> None:
     note("one")
-    await asyncio.sleep(0.3)
+    while not os.path.exists(os.environ["EFFECTS"] + ".go"):
+        await asyncio.sleep(0.01)
 
 async def two() -> None:
     note("two")
@@ -222,6 +223,7 @@ async def test_a_worker_stopped_past_its_lease_writes_nothing_and_begins_nothing
                 run_id = await caller.start(workflow(name="pair")(idle.function))
                 await until(lambda: done() == ["one A"])
                 zombie.send_signal(signal.SIGSTOP)
+                Path(f"{effects}.go").touch()
                 with child(*command, env={"NAME": "B", "EFFECTS": str(effects)}) as heir:
                     assert await caller.ended(run_id) == ["COMPLETED"]
                     zombie.send_signal(signal.SIGCONT)

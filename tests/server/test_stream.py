@@ -109,7 +109,7 @@ async def test_a_run_that_is_handed_over_and_ends_in_one_frame_costs_two_commits
     await worker.hello(credit=5)
     await place.start()
     await worker.take()
-    await asyncio.sleep(0.1)
+    await place.idle()
     place.proxy.commits = 0
     run_id = await place.start()
     run = (await worker.take(2))[1]

@@ -17,6 +17,7 @@ from kagzi.protocol.v1.worker_pb2_grpc import WorkerServiceStub
 from kagzi.protocol.v1.workflow_pb2 import StartWorkflowRequest
 from kagzi.protocol.v1.workflow_pb2_grpc import WorkflowServiceStub
 from kagzi.server.app import Server
+from kagzi.server.places import Group
 from kagzi.server.settings import Settings
 from tests.laws.operations import new_id
 from tests.laws.world import SETTINGS
@@ -45,6 +46,16 @@ class Place:
         async with asyncio.timeout(10):
             while not await self.connection.fetchval(condition, *values):  # noqa: ASYNC110 - a database tells nobody
                 await asyncio.sleep(0.005)
+
+    async def idle(self) -> None:
+        """Waits until every queue that somebody serves was looked into and holds nothing more that is due."""
+        async with asyncio.timeout(10):
+            while not all(group.drained for group in self._groups()):  # noqa: ASYNC110 - nobody tells of a look
+                await asyncio.sleep(0.005)
+
+    def _groups(self) -> list[Group]:
+        queues = self.server.dispatcher._queues.values()
+        return [group for queue in queues for group in queue._groups.values()]
 
 
 @asynccontextmanager
