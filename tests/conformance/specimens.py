@@ -11,17 +11,19 @@ from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from kagzi.protocol.v1 import admin_pb2 as ad
-from kagzi.protocol.v1 import automation_pb2, schedule_pb2
+from kagzi.protocol.v1 import automation_pb2 as au
+from kagzi.protocol.v1 import schedule_pb2
 from kagzi.protocol.v1 import namespace_pb2 as ns
 from kagzi.protocol.v1 import worker_pb2 as pb
 from kagzi.protocol.v1 import workflow_pb2 as wf
 from kagzi.protocol.v1.common_pb2 import FUNCTION, PENDING, STEP_RUNNING, Failure, RetryPolicy
+from kagzi.protocol.v1.schedule_pb2 import ScheduleTiming
 from tests.conformance.execution import encoded, new_id
 from tests.conformance.place import Place
 
 SERVICES: tuple[ServiceDescriptor, ...] = tuple(
     service
-    for file in (wf, pb, ad, ns, schedule_pb2, automation_pb2)
+    for file in (wf, pb, ad, ns, schedule_pb2, au)
     for service in file.DESCRIPTOR.services_by_name.values()
 )
 
@@ -29,7 +31,6 @@ SERVICES: tuple[ServiceDescriptor, ...] = tuple(
 LATER = frozenset(
     {
         "WorkflowScheduleService",
-        "AutomationService",
         "AdminService/ExplainRun",
         "NamespaceService/CreateKey",
         "NamespaceService/ListKeys",
@@ -215,8 +216,58 @@ def of_everybody(place: Place, worker_id: str, run: pb.Held) -> dict[str, Messag
         "WorkflowService": of_client(place, run.run_id),
         "AdminService": of_operator(place, worker_id, run.run_id),
         "NamespaceService": of_owner(place),
+        "AutomationService": of_author(place),
     }
     return {f"{service}/{name}": one for service, calls in by_service.items() for name, one in calls.items()}
+
+
+def of_author(place: Place) -> dict[str, Message]:
+    """Every call of AutomationService."""
+    named: dict[str, Any] = {"namespace": place.namespace, "name": "inbox"}
+    key = au.InputKey(source="gmail", type="email", id="m1")
+    handler = au.HandlerDefinition(
+        name="poll",
+        kind=au.HANDLER_PRODUCER,
+        timing=ScheduleTiming(every_ms=60_000),
+        timezone="UTC",
+        publishes=["mail"],
+    )
+    definition = au.AutomationDefinition(
+        name="inbox", definition_hash="1", task_queue=place.queue, handlers=[handler]
+    )
+    return {
+        "DeployAutomation": au.DeployAutomationRequest(
+            namespace=place.namespace, definition=definition, deployment_id=new_id()
+        ),
+        "ListAutomations": au.ListAutomationsRequest(
+            namespace=place.namespace, statuses=[au.AUTOMATION_ACTIVE], page_size=1
+        ),
+        "GetAutomation": au.GetAutomationRequest(**named, state_of="poll"),
+        "RunNow": au.RunNowRequest(**named, request_id=new_id()),
+        "PauseAutomation": au.PauseAutomationRequest(**named),
+        "ResumeAutomation": au.ResumeAutomationRequest(**named),
+        "RetryBlocked": au.RetryBlockedRequest(**named),
+        "ResolveMutation": au.ResolveMutationRequest(
+            **named,
+            mutation_id=new_id(),
+            resolution=au.ResolveMutationRequest.RESOLUTION_HAPPENED,
+            result=encoded(1),
+            reason="why",
+        ),
+        "Publish": au.PublishRequest(
+            **named,
+            inputs=[au.InputRegistration(key=key, title="An e-mail")],
+            events=[au.EventPublication(topics=["mail"], event_id="m1", payload=encoded(1), input=key)],
+        ),
+        "ListEvents": au.ListEventsRequest(
+            **named, topic="mail", event_id="m1", consumer="add", statuses=[au.DELIVERY_PENDING], page_size=1
+        ),
+        "ListInputs": au.ListInputsRequest(
+            **named, source="gmail", type="email", statuses=[au.INPUT_PENDING], page_size=1
+        ),
+        "GetInput": au.GetInputRequest(**named, key=key),
+        "SkipInput": au.SkipInputRequest(**named, key=key),
+    }
 
 
 def of_owner(place: Place) -> dict[str, Message]:

@@ -22,10 +22,13 @@ _IDS = frozenset(
         "attempt_id",
         "child_run_id",
         "claim_token",
+        "deployment_id",
+        "mutation_id",
         "new_run_id",
         "operation_id",
         "parent_run_id",
         "parent_step_attempt_id",
+        "request_id",
         "run_id",
         "schedule_id",
         "signal_id",
@@ -34,7 +37,7 @@ _IDS = frozenset(
 )
 _DOCUMENTS = frozenset({"state_json", "parked_json"})
 # Text of people is cleaned of NUL; only its length is refused.
-_PROSE = frozenset({"reason", "description"})
+_PROSE = frozenset({"reason", "description", "title"})
 # Text of programs is cleaned and cut: refusing it would hide the error it tells of.
 _PROGRAMS = frozenset({"failure.type", "failure.message", "failure.traceback"})
 # Any number is one.

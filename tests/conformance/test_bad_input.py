@@ -71,6 +71,18 @@ REQUIRED = {
     "AdminService/GetStep": ("run_id", "step_id"),
     "AdminService/ListSteps": ("run_id",),
     "NamespaceService/CreateNamespace": ("name",),
+    "AutomationService/DeployAutomation": ("definition.name", "definition.definition_hash", "definition.handlers"),
+    "AutomationService/GetAutomation": ("name",),
+    "AutomationService/RunNow": ("name",),
+    "AutomationService/PauseAutomation": ("name",),
+    "AutomationService/ResumeAutomation": ("name",),
+    "AutomationService/RetryBlocked": ("name",),
+    "AutomationService/ResolveMutation": ("name", "mutation_id", "resolution"),
+    "AutomationService/Publish": ("name", "events"),
+    "AutomationService/ListEvents": ("name",),
+    "AutomationService/ListInputs": ("name",),
+    "AutomationService/GetInput": ("name", "key.source", "key.type", "key.id"),
+    "AutomationService/SkipInput": ("name", "key.source", "key.type", "key.id"),
 }
 REFUSALS = (ErrorDetail.INVALID_ARGUMENT, ErrorDetail.LIMIT_EXCEEDED)
 

@@ -17,7 +17,7 @@ from kagzi.server.dispatcher import Dispatcher
 from kagzi.server.notifier import Notifier
 from kagzi.store.claims import Served
 from kagzi.store.database import Database
-from kagzi.store.operation import Operation, Slot
+from kagzi.store.operation import Claimed, Operation, Slot
 from tests.laws import operations
 from tests.laws.operations import new_id
 from tests.laws.world import LEASE, SERVED
@@ -26,10 +26,13 @@ from tests.laws.world import LEASE, SERVED
 class Nobody:
     """No worker is connected."""
 
-    def reserve(self, start: Operation) -> Slot | None:
+    def reserve(self, operation: Operation) -> Slot | None:
         return None
 
     def hand_over(self, start: Operation, slot: Slot) -> None:
+        raise AssertionError("nothing was reserved")
+
+    def deliver(self, claimed: Claimed) -> None:
         raise AssertionError("nothing was reserved")
 
     def restore(self, slot: Slot) -> None:
@@ -55,6 +58,7 @@ class Place:
         self.worker_id = worker_id or new_id()
         self.served = served
         self.free = free
+        self.lends = False
         self.given: list[Delivery] = []
         self._arrived = asyncio.Event()
 

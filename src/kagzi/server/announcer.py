@@ -31,6 +31,7 @@ class Announcer:
         self._told: list[Callable[[str, Sequence[str]], None]] = []
         self._applied: list[Callable[[str, Sequence[Operation]], None]] = []
         self._deadline: list[Callable[[], None]] = []
+        self._alarm: list[Callable[[datetime], None]] = []
 
     def add_queues(self, queues: Queues) -> None:
         """`queues` hears of runs that are or become due."""
@@ -52,6 +53,10 @@ class Announcer:
         """`listener` hears that a run got a deadline."""
         self._deadline.append(listener)
 
+    def on_alarm(self, listener: Callable[[datetime], None]) -> None:
+        """`listener` hears when an automation may move by time alone."""
+        self._alarm.append(listener)
+
     def announce(self, namespace: str, outcome: Outcome) -> None:
         """The transaction with this outcome was committed."""
         for task_queue in outcome.due:
@@ -59,9 +64,7 @@ class Announcer:
         for task_queue, moment in outcome.later.items():
             for queues in self._queues:
                 queues.look_at(namespace, task_queue, moment)
-        if outcome.deadline:
-            for listener in self._deadline:
-                listener()
+        self._set_timers(outcome)
         if outcome.ended:
             for ended in self._ended:
                 ended(namespace, outcome.ended)
@@ -71,6 +74,14 @@ class Announcer:
                 told(namespace, outcome.told)
             for run_id in outcome.told:
                 self._notifier.tell(Kind.TOLD, key_hash(namespace, run_id))
+
+    def _set_timers(self, outcome: Outcome) -> None:
+        if outcome.deadline:
+            for listener in self._deadline:
+                listener()
+        if outcome.alarm is not None:
+            for rings in self._alarm:
+                rings(outcome.alarm)
 
     def applied(self, namespace: str, operations: Sequence[Operation]) -> None:
         """These operations have their answers."""

@@ -15,10 +15,18 @@ import uuid_utils
 from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from kagzi.protocol.v1 import admin_pb2_grpc, namespace_pb2_grpc, worker_pb2_grpc, workflow_pb2_grpc
+from kagzi.protocol.v1 import (
+    admin_pb2_grpc,
+    automation_pb2_grpc,
+    namespace_pb2_grpc,
+    worker_pb2_grpc,
+    workflow_pb2_grpc,
+)
 from kagzi.protocol.v1.admin_pb2 import HEALTH_DEGRADED, HEALTH_SERVING
+from kagzi.server.alarm import Alarm
 from kagzi.server.announcer import Announcer
 from kagzi.server.api.admin import Admin
+from kagzi.server.api.automations import Automations
 from kagzi.server.api.checks import MESSAGE_BYTES
 from kagzi.server.api.errors import Errors
 from kagzi.server.api.namespaces import Namespaces
@@ -33,11 +41,13 @@ from kagzi.server.gauges import Gauges
 from kagzi.server.letterbox import Letterbox
 from kagzi.server.notifier import Notifier
 from kagzi.server.settings import Settings
+from kagzi.server.slots import next_slot
 from kagzi.server.tallies import Tallies
 from kagzi.server.vitals import Check, Vitals
 from kagzi.server.watchers import Watchers
 from kagzi.store.database import Database
 from kagzi.store.notices import Kind
+from kagzi.store.rules import Rules
 
 log = structlog.get_logger(__name__)
 
@@ -103,6 +113,11 @@ class Server:
             queue_operations=settings.batcher_queue_operations,
             queue_bytes=settings.batcher_queue_bytes,
             patience=settings.batcher_patience_secs,
+            rules=Rules(
+                timedelta(seconds=settings.automation_wake_min_secs),
+                timedelta(seconds=settings.automation_wake_max_secs),
+                next_slot,
+            ),
         )
         self.enrolment = Enrolment(self.database, self.announcer, lease=lease, heartbeat=heartbeat)
         self.streams = Streams(self.database, self.enrolment, self.batcher, self.dispatcher)
@@ -111,6 +126,13 @@ class Server:
             self.database, self.notifier, self.announcer, interval=settings.dispatcher_interval_secs
         )
         self.coordinator = Coordinator(self.database, self.notifier, settings, self.announcer.announce)
+        self.alarm = Alarm(
+            self.database,
+            self.notifier,
+            self.announcer.announce,
+            interval=settings.coordinator_interval_secs,
+            batch=settings.coordinator_batch_size,
+        )
         server_id = str(uuid_utils.uuid7())
         self.vitals = Vitals(self.database, settings, server_id, self._parts)
         self.tallies = Tallies(self.database, server_id)
@@ -141,6 +163,7 @@ class Server:
             self.watchers.start()
             self.letterbox.start()
             self.coordinator.start()
+            self.alarm.start()
             self.tallies.start()
             self.gauges.start()
             await self._grpc.start()
@@ -156,6 +179,7 @@ class Server:
         await self.health.enter_graceful_shutdown()
         await self.gauges.stop()
         await self.coordinator.stop()
+        await self.alarm.stop()
         await self.letterbox.stop()
         calls = asyncio.create_task(self._grpc.stop(grace)) if self._grpc else None
         self.streams.close()
@@ -175,6 +199,7 @@ class Server:
         """Who hears of what, here and from other servers."""
         self.announcer.on_told(self.streams.told)
         self.announcer.on_deadline(self.coordinator.look)
+        self.announcer.on_alarm(self.alarm.rings)
         self.announcer.on_applied(self.tallies.applied)
         self.announcer.on_ended(self.tallies.ended)
         self.announcer.on_ended(self.watchers.ended)
@@ -220,6 +245,9 @@ class Server:
         )
         admin_pb2_grpc.add_AdminServiceServicer_to_server(Admin(self.database, self.vitals, self.streams.drain), server)
         namespace_pb2_grpc.add_NamespaceServiceServicer_to_server(Namespaces(self.database), server)
+        automation_pb2_grpc.add_AutomationServiceServicer_to_server(
+            Automations(self.database, self.announcer, self.settings.timezone), server
+        )
         health_pb2_grpc.add_HealthServicer_to_server(self.health, server)
         if self.settings.server_reflection:
             reflection.enable_server_reflection((*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server)

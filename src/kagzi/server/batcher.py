@@ -22,21 +22,27 @@ from kagzi.server.lane import Entry, Lane
 from kagzi.store import batch
 from kagzi.store.database import Database
 from kagzi.store.errors import Refused, Unreachable
-from kagzi.store.operation import Busy, Kind, Operation, Outcome, Slot
+from kagzi.store.operation import Busy, Claimed, Kind, Operation, Outcome, Slot
+from kagzi.store.rules import Rules
 
 log = structlog.get_logger(__name__)
 
 # A run that somebody else has locked is tried again after this, then less and less often.
 _SIDE_PAUSE = 0.004
 _SIDE_PAUSE_MAX = 0.2
+# Kinds after which a run begins that can be handed over at once.
+_STARTING = frozenset({Kind.START, Kind.COMMIT_HANDLER})
+_RULES = Rules()
 
 
 class HandOver(Protocol):
     """Free places at connected workers, for runs that can begin as they are stored."""
 
-    def reserve(self, start: Operation) -> Slot | None: ...
+    def reserve(self, operation: Operation) -> Slot | None: ...
 
     def hand_over(self, start: Operation, slot: Slot) -> None: ...
+
+    def deliver(self, claimed: Claimed) -> None: ...
 
     def restore(self, slot: Slot) -> None: ...
 
@@ -56,12 +62,14 @@ class Batcher:
         queue_operations: int = 20_000,
         queue_bytes: int = 64 * 1024 * 1024,
         patience: float = 5.0,
+        rules: Rules = _RULES,
     ) -> None:
         self.announcer = announcer
         self._database = database
         self._hand_over = hand_over
         self._lease = lease
         self._patience = patience
+        self._rules = rules
         self._capacity = queue_operations
         self._capacity_bytes = queue_bytes
         self._queued = 0
@@ -197,9 +205,11 @@ class Batcher:
     async def _commit(self, namespace: str, operations: Sequence[Operation]) -> list[Outcome]:
         slots = self._reserve(operations)
         handed: set[int] = set()
+        claimed: dict[str, Claimed] = {}
         try:
             outcomes = await self._apply(namespace, operations)
             handed = {id(operation) for outcome in outcomes for operation in outcome.handed}
+            claimed = {one.slot.token: one for outcome in outcomes for one in outcome.claimed}
         except Exception:
             log.exception("flush_failed", namespace=namespace, operations=len(operations))
             for operation in operations:
@@ -209,6 +219,8 @@ class Batcher:
             for operation, slot in slots:
                 if id(operation) in handed:
                     self._hand_over.hand_over(operation, slot)
+                elif slot.token in claimed:
+                    self._hand_over.deliver(claimed[slot.token])
                 else:
                     self._hand_over.restore(slot)
         return outcomes
@@ -226,14 +238,14 @@ class Batcher:
     async def _apply(self, namespace: str, operations: Sequence[Operation]) -> list[Outcome]:
         while True:
             try:
-                return await batch.flush(self._database, namespace, operations, self._lease, patience=30.0)
+                return await batch.flush(self._database, namespace, operations, self._lease, 30.0, self._rules)
             except Unreachable:
                 log.warning("flush_waits_for_database", namespace=namespace, operations=len(operations))
 
     def _reserve(self, operations: Sequence[Operation]) -> list[tuple[Operation, Slot]]:
         slots = []
         for operation in operations:
-            if operation.kind is Kind.START:
+            if operation.kind in _STARTING:
                 operation.slot = self._hand_over.reserve(operation)
                 if operation.slot is not None:
                     slots.append((operation, operation.slot))

@@ -20,11 +20,11 @@ from kagzi.server.clock import DatabaseClock
 from kagzi.server.lifecycle import Loop, Wakeup
 from kagzi.server.places import Group, Place
 from kagzi.store import claims, leases, rows
-from kagzi.store.claims import Claimed, NextDue, Served
+from kagzi.store.claims import NextDue, Served
 from kagzi.store.database import Database
 from kagzi.store.errors import Unreachable
 from kagzi.store.notices import key_hash
-from kagzi.store.operation import Operation, Outcome, Slot
+from kagzi.store.operation import Claimed, Kind, Operation, Outcome, Slot
 
 log = structlog.get_logger(__name__)
 
@@ -133,15 +133,32 @@ class Dispatcher:
         if queue is not None:
             queue.freed()
 
-    def reserve(self, start: Operation) -> Slot | None:
+    def reserve(self, operation: Operation) -> Slot | None:
         """A free place for a run that is about to be stored, if nothing older waits for it."""
-        body: StartWorkflowRequest = start.body
-        queue = self._queues.get((start.namespace, body.task_queue))
+        if operation.kind is Kind.COMMIT_HANDLER:
+            return self._reserve_next(operation)
+        body: StartWorkflowRequest = operation.body
+        queue = self._queues.get((operation.namespace, body.task_queue))
         # A child's delivery names the first run of its lineage, which only the database knows.
         if queue is None or body.delay_ms or body.HasField("start_at") or body.parent_run_id:
             return None
         place = queue.place_for(body.workflow_type, body.version)
         return None if place is None else self.slot(place)
+
+    def _reserve_next(self, commit: Operation) -> Slot | None:
+        """The place of the handler run that is about to end, for what its automation runs next. The worker gives the
+        credit for it when it hears of the end; until then the place counts as one less than none.
+        """
+        task_queue, worker_id = commit.sender or ("", "")
+        queue = self._queues.get((commit.namespace, task_queue))
+        found = queue.place_of(worker_id) if queue is not None else None
+        if found is None:
+            return None
+        place, types = found
+        place.free -= 1
+        slot = Slot(worker_id, str(uuid_utils.uuid4()), types)
+        self._reserved[slot.token] = place
+        return slot
 
     def slot(self, place: Place) -> Slot:
         """A slot at a place that was taken; it is handed over or restored."""
@@ -249,6 +266,14 @@ class Queue(Loop):
                 place = group.take()
                 if place is not None:
                     return place
+        return None
+
+    def place_of(self, worker_id: str) -> tuple[Place, frozenset[str]] | None:
+        """The place of a worker that takes what follows its own run, and what it serves, if nothing older waits."""
+        for group in self._groups.values():
+            for place in group.places:
+                if place.worker_id == worker_id and place.lends:
+                    return (place, group.unversioned) if group.drained else None
         return None
 
     async def run(self) -> None:

@@ -20,6 +20,8 @@ class Place(Protocol):
     served: Served
     # How many more runs it takes.
     free: int
+    # What follows a run of its own may take that run's place.
+    lends: bool
 
     def deliver(self, delivery: Delivery) -> None:
         """A claimed run for this worker; the claim is durable."""
@@ -33,10 +35,14 @@ class Place(Protocol):
 class Group:
     """Places that serve the same types of one queue, so that one claim can serve them all."""
 
-    __slots__ = ("_missed", "drained", "news", "places", "served")
+    __slots__ = ("_missed", "drained", "news", "places", "served", "unversioned")
 
     def __init__(self, served: Served) -> None:
         self.served = served
+        # Types that any run without a version can have.
+        self.unversioned = frozenset(
+            name for name, version in zip(served.types, served.versions, strict=True) if not version
+        )
         # Nothing was due when somebody last looked, and no news came since: what is started now is the oldest.
         self.drained = False
         # Counts what may have become due, to notice what came while somebody looked.

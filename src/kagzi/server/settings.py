@@ -80,6 +80,10 @@ class Settings(BaseSettings):
     # How soon a due run is found when every notice of it was lost.
     dispatcher_interval_secs: float = Field(default=1.0, ge=0.05, le=60)
 
+    # How soon, and how late, a consumer can ask to be woken.
+    automation_wake_min_secs: float = Field(default=30.0, ge=0, le=_DAY)
+    automation_wake_max_secs: float = Field(default=_DAY, ge=1, le=366 * _DAY)
+
     # How long ended runs are kept where their namespace says nothing; 0: for ever.
     retention_runs_secs: float = Field(default=30 * _DAY, ge=0, le=3_660 * _DAY)
     retention_workers_secs: float = Field(default=_DAY, ge=60, le=3_660 * _DAY)
@@ -119,6 +123,8 @@ class Settings(BaseSettings):
                 "coordinator_worker_stale_threshold_secs",
                 f"must be more than the interval of heartbeats, {heartbeat:g} s, or all workers look silent",
             )
+        if self.automation_wake_max_secs < self.automation_wake_min_secs:
+            raise _Unfit("automation_wake_max_secs", "is less than automation_wake_min_secs")
         for name in ("server_host", "http_host"):
             if not self.server_insecure and not _is_loopback(getattr(self, name)):
                 raise _Unfit(

@@ -18,11 +18,15 @@ from kagzi.protocol.v1.common_pb2 import STEP_ABANDONED, ErrorDetail
 from kagzi.protocol.v1.worker_pb2 import WaitAnswer
 from kagzi.store import (
     children,
+    commits,
     endings,
     errors,
     facts,
     leases,
+    mutations,
     namespaces,
+    peeks,
+    preparations,
     repeats,
     runs,
     signals,
@@ -33,21 +37,39 @@ from kagzi.store import (
 )
 from kagzi.store.database import Database
 from kagzi.store.leases import Fence
-from kagzi.store.operation import BUSY, UNFENCED, Kind, Operation, Outcome
+from kagzi.store.operation import BUSY, HANDLING, NOT_HANDLING, UNFENCED, Kind, Operation, Outcome
+from kagzi.store.rules import Rules
+from kagzi.store.standings import Ground
 
 log = structlog.get_logger(__name__)
 
-_PROGRESS = frozenset({Kind.COMPLETE_STEP, Kind.FAIL_STEP, Kind.FAIL_STEP_AND_GIVE_BACK})
+_PROGRESS = frozenset(
+    {
+        Kind.COMPLETE_STEP,
+        Kind.FAIL_STEP,
+        Kind.FAIL_STEP_AND_GIVE_BACK,
+        Kind.COMMIT_PREPARE,
+        Kind.FINISH_MUTATION,
+    }
+)
+# Kinds that change something of an automation, whose row is locked along.
+_LOCKING = HANDLING - {Kind.PEEK_EVENTS, Kind.GET_EVENTS}
+_RULES = Rules()
 
 
 async def flush(
-    database: Database, namespace: str, operations: Sequence[Operation], lease: timedelta, patience: float
+    database: Database,
+    namespace: str,
+    operations: Sequence[Operation],
+    lease: timedelta,
+    patience: float,
+    rules: Rules = _RULES,
 ) -> list[Outcome]:
     """Applies the operations and commits. Each has its answer afterwards; one outcome for each transaction it took."""
 
     async def work(connection: Connection) -> Outcome:
         try:
-            return await apply(connection, namespace, operations, lease)
+            return await apply(connection, namespace, operations, lease, rules)
         except asyncpg.LockNotAvailableError as error:
             raise _Waits from error
 
@@ -57,12 +79,12 @@ async def flush(
         raise
     except _Waits:
         left = _set_waiting(operations)
-        return await flush(database, namespace, left, lease, patience) if left else [Outcome()]
+        return await flush(database, namespace, left, lease, patience, rules) if left else [Outcome()]
     except Exception as error:  # noqa: BLE001 - whatever one operation runs into is not the fate of the others
         if len(operations) == 1:
             operations[0].answer = _unwritable(operations[0], error)
             return [Outcome()]
-        return await _apart(database, namespace, operations, lease, patience)
+        return await _apart(database, namespace, operations, lease, patience, rules)
 
 
 class _Waits(Exception):
@@ -82,13 +104,18 @@ def _may_wait(operation: Operation) -> bool:
     match operation.kind:
         case Kind.START | Kind.START_CHILD | Kind.AWAIT_CHILD | Kind.SIGNAL | Kind.CONTINUE_AS_NEW:
             return True
-        case Kind.FAIL | Kind.FAIL_STEP | Kind.CANCEL | Kind.TERMINATE:
+        case Kind.FAIL | Kind.FAIL_STEP | Kind.CANCEL | Kind.TERMINATE | Kind.COMMIT_HANDLER:
             return True
     return False
 
 
 async def _apart(
-    database: Database, namespace: str, operations: Sequence[Operation], lease: timedelta, patience: float
+    database: Database,
+    namespace: str,
+    operations: Sequence[Operation],
+    lease: timedelta,
+    patience: float,
+    rules: Rules,
 ) -> list[Outcome]:
     """Something in the batch cannot be written. Halves it until that operation stands alone and is refused."""
     by_run: dict[str, list[Operation]] = defaultdict(list)
@@ -103,7 +130,7 @@ async def _apart(
         part = [operation for group in half for operation in group]
         left = waves.unfallen(part, operations)
         if left:
-            outcomes += await flush(database, namespace, left, lease, patience)
+            outcomes += await flush(database, namespace, left, lease, patience, rules)
     return outcomes
 
 
@@ -134,7 +161,13 @@ def _unwritable(operation: Operation, error: Exception) -> ErrorDetail:
     return ErrorDetail(code=ErrorDetail.INTERNAL, message=message, subject=operation.run_id)
 
 
-async def apply(connection: Connection, namespace: str, operations: Sequence[Operation], lease: timedelta) -> Outcome:
+async def apply(
+    connection: Connection,
+    namespace: str,
+    operations: Sequence[Operation],
+    lease: timedelta,
+    rules: Rules = _RULES,
+) -> Outcome:
     """Applies the operations inside the caller's transaction."""
     outcome = Outcome()
     for operation in operations:
@@ -146,7 +179,7 @@ async def apply(connection: Connection, namespace: str, operations: Sequence[Ope
     if rest:
         fence = await leases.fence(connection, namespace, rest)
         await _stop_at_fence(connection, namespace, rest, fence)
-        flush = _Flush(connection, namespace, lease, fence, outcome)
+        flush = _Flush(connection, namespace, lease, fence, outcome, rules, _ground(connection, namespace, rest, fence))
         crashed: set[str] = set()
         closed: set[str] = set()
         # What is refused, or waits, and takes along what follows in its run.
@@ -161,7 +194,7 @@ async def apply(connection: Connection, namespace: str, operations: Sequence[Ope
                 if left:
                     await _APPLY[kind](flush, left)
                     waves.keep_order(left)
-                    stopped += [operation for operation in left if operation.refused]
+                    stopped += [operation for operation in left if operation.refused or operation.answer is BUSY]
                 if kind in waves.CLOSING:
                     closed.update(operation.run_id for operation in left)
                 if kind in _PROGRESS:
@@ -192,6 +225,10 @@ async def _stop_at_fence(
             unknown.append(operation)
         elif operation.kind not in UNFENCED and not lock.held:
             stale.append(operation)
+        elif (operation.kind in HANDLING and lock.automation is None) or (
+            operation.kind in NOT_HANDLING and lock.automation is not None
+        ):
+            operation.answer = _unfit(operation)
     if unknown:
         await _blame(connection, namespace, unknown)
     if stale:
@@ -202,9 +239,24 @@ async def _blame(connection: Connection, namespace: str, unknown: Sequence[Opera
     """Answers operations on runs that do not exist, be it for want of their namespace."""
     known = await namespaces.exists(connection, namespace)
     for operation in unknown:
-        field = "run_id" if operation.token is None or operation.chained else "run.run_id"
+        streamed = operation.chained or operation.kind in HANDLING
+        field = "run_id" if operation.token is None or streamed else "run.run_id"
         refused = errors.not_found("run", operation.run_id, field) if known else namespaces.unknown(namespace)
         operation.answer = refused.detail
+
+
+def _unfit(operation: Operation) -> ErrorDetail:
+    """A handler run ends with CommitHandler or Fail; no other run knows phases."""
+    is_handler = operation.kind in NOT_HANDLING
+    message = f"run {operation.run_id} is {'a' if is_handler else 'no'} handler run of an automation"
+    return errors.precondition(f"{message}: {operation.kind.name} is not for it", operation.run_id).detail
+
+
+def _ground(connection: Connection, namespace: str, operations: Sequence[Operation], fence: Fence) -> Ground:
+    """What the batch knows of its handler runs; nothing is read before it is needed."""
+    locked = {operation.run_id: fence.of(operation) for operation in operations if operation.kind in _LOCKING}
+    automations = {run_id: lock.automation for run_id, lock in locked.items() if lock is not None and lock.automation}
+    return Ground(connection, namespace, automations)
 
 
 async def _fence_again(flush: _Flush, operations: Sequence[Operation]) -> None:
@@ -226,6 +278,8 @@ class _Flush:
     lease: timedelta
     fence: Fence
     outcome: Outcome
+    rules: Rules
+    ground: Ground
 
 
 _Group = Sequence[Operation]
@@ -286,6 +340,16 @@ _APPLY: dict[Kind, Callable[[_Flush, _Group], Awaitable[None]]] = {
     Kind.COMPLETE: lambda f, group: endings.complete(f.connection, f.namespace, group, f.outcome),
     Kind.FAIL: lambda f, group: endings.fail(f.connection, f.namespace, group, f.outcome),
     Kind.CONTINUE_AS_NEW: lambda f, group: endings.continue_as_new(f.connection, f.namespace, group, f.outcome),
+    Kind.PEEK_EVENTS: lambda f, group: peeks.peek(f.connection, f.namespace, group, f.ground),
+    Kind.GET_EVENTS: lambda f, group: peeks.get(f.connection, f.namespace, group, f.ground),
+    Kind.COMMIT_PREPARE: lambda f, group: preparations.commit(
+        f.connection, f.namespace, group, f.ground, f.rules, f.outcome
+    ),
+    Kind.BEGIN_MUTATION: lambda f, group: mutations.begin(f.connection, f.namespace, group, f.ground),
+    Kind.FINISH_MUTATION: lambda f, group: mutations.finish(f.connection, f.namespace, group, f.ground),
+    Kind.COMMIT_HANDLER: lambda f, group: commits.commit(
+        f.connection, f.namespace, group, f.ground, f.rules, f.lease, f.outcome
+    ),
     Kind.BEGIN_STEP: _each(lambda f, one: unary.begin(f.connection, one)),
     Kind.RECEIVE_SIGNAL: _each(lambda f, one: unary.receive(f.connection, one)),
     Kind.AWAIT_CHILD: _each(lambda f, one: unary.await_child(f.connection, one, f.lease, f.outcome)),

@@ -16,8 +16,8 @@ from asyncpg.connection import Connection
 
 from kagzi.protocol.v1.common_pb2 import Step
 from kagzi.protocol.v1.worker_pb2 import Delivery
-from kagzi.store import endings, facts, rows, steps
-from kagzi.store.operation import Ended, Outcome, Slot
+from kagzi.store import endings, facts, rows, steps, tasks
+from kagzi.store.operation import Claimed, Ended, Outcome, Slot
 from kagzi.store.queries import Queries
 
 _sql = Queries("claims.sql")
@@ -43,6 +43,7 @@ _CLAIMED = (
     "available_at",
     "now",
     "priority",
+    "automation",
 )
 _claim = _sql.bind("claim", columns=_CLAIMED)
 _inputs = _sql.bind("inputs", columns=("run_id", "input", "input_encoding"))
@@ -68,14 +69,6 @@ class Served:
     task_queue: str
     types: tuple[str, ...]
     versions: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Claimed:
-    """A run on its way to the worker whose slot it took."""
-
-    slot: Slot
-    delivery: Delivery
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +146,8 @@ async def _settle_poisoned(
             "FAILED",
             str(row["parent_run_id"]) if row["parent_run_id"] else None,
             error=_POISON_ERROR,
+            automation=row["automation"],
+            fault="POISONED",
         )
         for row in poisoned
     ]
@@ -167,9 +162,13 @@ async def _deliveries(connection: Connection, served: Served, claimed: Sequence[
     recorded = await steps.history(connection, namespace, run_ids)
     histories = {run_id: list(group) for run_id, group in groupby(recorded, key=lambda row: row["run_id"])}
     there = await facts.of(connection, namespace, run_ids)
+    handling = [str(row["run_id"]) for row in claimed if row["automation"] is not None]
+    handed = await tasks.of(connection, namespace, handling) if handling else {}
     deliveries = []
     for row, run_id in zip(claimed, run_ids, strict=True):
-        stored = inputs.get(row["run_id"])
+        task = handed.get(run_id)
+        # The state of a handler is in its task.
+        stored = None if task else inputs.get(row["run_id"])
         deliveries.append(
             Delivery(
                 run_id=run_id,
@@ -193,6 +192,7 @@ async def _deliveries(connection: Connection, served: Served, claimed: Sequence[
                 root_run_id=str(row["root_run_id"] or run_id),
                 last_token=rows.identity(row["last_token"]),
                 state_number=row["state_number"],
+                handler=task,
             )
         )
     return deliveries

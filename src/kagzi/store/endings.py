@@ -12,16 +12,17 @@ import msgspec
 from asyncpg import Record
 from asyncpg.connection import Connection
 
+from kagzi.protocol.v1.automation_pb2 import HandlerFault
 from kagzi.protocol.v1.common_pb2 import Failure
 from kagzi.protocol.v1.worker_pb2 import ContinueAsNew, EndAnswer, Fail
 from kagzi.protocol.v1.workflow_pb2 import CancelWorkflowResponse, TerminateWorkflowResponse
-from kagzi.store import errors, retry, rows, signals, steps
+from kagzi.store import errors, retry, rows, settlement, signals, steps
 from kagzi.store.leases import Fence
-from kagzi.store.operation import Ended, Kind, Operation, Outcome
+from kagzi.store.operation import Ended, Fault, Kind, Operation, Outcome
 from kagzi.store.queries import Queries
 
 _sql = Queries("endings.sql")
-_ENDED = ("run_id", "status", "parent_run_id", "task_queue", "workflow_type", "took_ms")
+_ENDED = ("run_id", "status", "parent_run_id", "task_queue", "workflow_type", "took_ms", "automation")
 _complete = _sql.bind("complete", columns=("run_id", "parent_run_id", "workflow_type", "took_ms"))
 _failing = _sql.bind("failing", columns=("run_id", "attempts", "retry_policy", "cancelled", "late"))
 _fail = _sql.bind("fail", columns=(*_ENDED, "available_at"))
@@ -36,6 +37,13 @@ _continue = _sql.bind("continue_as_new", columns=("run_id", "task_queue"))
 _dedupe = _sql.bind("dedupe", columns=("dedupe_forever",))
 _status = _sql.bind("status", columns=("run_id", "status", "available_at"))
 
+_FAULTS: dict[int, Fault] = {
+    HandlerFault.HANDLER_FAULT_UNSPECIFIED: "DEFECT",
+    HandlerFault.FAULT_TRANSIENT: "TRANSIENT",
+    HandlerFault.FAULT_NEEDS_ATTENTION: "NEEDS_ATTENTION",
+    HandlerFault.FAULT_DEFECT: "DEFECT",
+}
+_NO_FAULTS: Mapping[str, Fault] = {}
 LIVE = frozenset({"PENDING", "RUNNING", "SLEEPING"})
 TERMINAL = frozenset({"COMPLETED", "FAILED", "CANCELLED"})
 
@@ -96,7 +104,8 @@ async def fail(connection: Connection, namespace: str, operations: Sequence[Oper
     if aside:
         await _set_aside(connection, namespace, aside, outcome)
     kept = {run_id: error for run_id, (_, error, _) in zip(run_ids, decided, strict=True)}
-    await settle(connection, namespace, _ended(found, kept), outcome)
+    faults = {operation.run_id: _FAULTS[operation.body.fault] for operation in operations}
+    await settle(connection, namespace, _ended(found, kept, faults), outcome)
 
 
 def _decide(body: Fail, row: Record) -> tuple[str, str, int | None]:
@@ -291,7 +300,7 @@ async def continue_as_new(
 
 async def settle(connection: Connection, namespace: str, ended: Sequence[Ended], outcome: Outcome) -> None:
     """What the end of runs means for others, in the same transaction: a parent that waits is made due, children of a
-    run that ended badly are asked to end too.
+    run that ended badly are asked to end too, and its automation goes on as the ledger says.
     """
     if not ended:
         return
@@ -308,6 +317,9 @@ async def settle(connection: Connection, namespace: str, ended: Sequence[Ended],
         children = await _children.fetch(connection, namespace=namespace, run_ids=badly)
         live = [str(row["run_id"]) for row in children]
         await _ask(connection, namespace, live, "its parent ended", outcome)
+    handling = [run for run in ended if run.automation is not None and run.status != "COMPLETED"]
+    if handling:
+        await settlement.settle(connection, namespace, handling, outcome)
 
 
 async def answer_again(connection: Connection, namespace: str, operations: Collection[Operation]) -> None:
@@ -349,8 +361,10 @@ def answer(row: Record) -> EndAnswer:
     return given
 
 
-def _ended(found: Iterable[Record], kept: Mapping[str, str]) -> list[Ended]:
-    """Those of the rows that have ended, with the error that was written."""
+def _ended(found: Iterable[Record], kept: Mapping[str, str], faults: Mapping[str, Fault] = _NO_FAULTS) -> list[Ended]:
+    """Those of the rows that have ended, with the error that was written. What a worker blames on a handler counts only
+    if that is why the run ended.
+    """
     return [
         Ended(
             str(row["run_id"]),
@@ -358,6 +372,8 @@ def _ended(found: Iterable[Record], kept: Mapping[str, str]) -> list[Ended]:
             str(row["parent_run_id"]) if row["parent_run_id"] else None,
             error=kept[str(row["run_id"])],
             took=(row["workflow_type"], row["took_ms"]),
+            automation=row["automation"],
+            fault=faults.get(str(row["run_id"]), "TRANSIENT") if row["status"] == "FAILED" else "TRANSIENT",
         )
         for row in found
         if row["status"] in TERMINAL

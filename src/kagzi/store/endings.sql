@@ -39,7 +39,7 @@ from unnest(:run_ids::uuid[], :tokens::uuid[], :operation_ids::uuid[], :statuses
             :retry_ms::bigint[]) as u(run_id, token, operation_id, status, error, retry_ms)
 where r.namespace = :namespace and r.run_id = u.run_id and r.claim_token = u.token and r.status = 'RUNNING'
 returning r.run_id, r.status, r.parent_run_id, r.task_queue, r.workflow_type,
-          (extract(epoch from kagzi.now() - r.created_at) * 1000)::float8 as took_ms, r.available_at;
+          (extract(epoch from kagzi.now() - r.created_at) * 1000)::float8 as took_ms, r.automation, r.available_at;
 
 -- name: cancel
 -- Asks runs to end. One that never started ends at once; a suspended one is made due, to hear of it; what has ended is
@@ -56,7 +56,7 @@ set status = case when r.started_at is null then 'CANCELLED' else r.status end,
 from unnest(:run_ids::uuid[], :reasons::text[], :errors::text[]) as u(run_id, reason, error)
 where r.namespace = :namespace and r.run_id = u.run_id and r.status in ('PENDING', 'RUNNING', 'SLEEPING')
 returning r.run_id, r.status, r.parent_run_id, r.task_queue, r.workflow_type,
-          (extract(epoch from kagzi.now() - r.created_at) * 1000)::float8 as took_ms;
+          (extract(epoch from kagzi.now() - r.created_at) * 1000)::float8 as took_ms, r.automation;
 
 -- name: terminate
 -- Ends runs now, whoever holds them: their tokens are void with this. What has ended is left and not answered.
@@ -67,7 +67,7 @@ set status = u.status, available_at = null, claim_token = null, last_worker = co
 from unnest(:run_ids::uuid[], :statuses::text[], :errors::text[]) as u(run_id, status, error)
 where r.namespace = :namespace and r.run_id = u.run_id and r.status in ('PENDING', 'RUNNING', 'SLEEPING')
 returning r.run_id, r.status, r.parent_run_id, r.task_queue, r.workflow_type,
-          (extract(epoch from kagzi.now() - r.created_at) * 1000)::float8 as took_ms;
+          (extract(epoch from kagzi.now() - r.created_at) * 1000)::float8 as took_ms, r.automation;
 
 -- name: wake_parents
 -- The end of a child makes a parent due that is suspended over a child. The caller holds the parents' locks; one that is

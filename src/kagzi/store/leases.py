@@ -16,7 +16,7 @@ from kagzi.store.queries import Queries
 _sql = Queries("leases.sql")
 _fence = _sql.bind(
     "fence",
-    columns=("number", "status", "held", "done", "crashed", "complete", "parent_run_id", "continued_as"),
+    columns=("number", "status", "held", "done", "crashed", "complete", "parent_run_id", "continued_as", "automation"),
 )
 _present = _sql.bind("present", columns=("run_id",))
 _progress = _sql.bind("progress")
@@ -36,6 +36,8 @@ class Lock:
     crashed: bool
     parent_run_id: str | None
     continued_as: str | None
+    # Whose handler run it is; None for an ordinary run.
+    automation: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,7 @@ async def fence(connection: Connection, namespace: str, operations: Iterable[Ope
     )
     locks: dict[tuple[str, str | None], Lock] = {}
     busy: set[str] = set()
-    for number, status, held, done, crashed, complete, parent, continued in rows:
+    for number, status, held, done, crashed, complete, parent, continued, automation in rows:
         pair = pairs[number - 1]
         if not complete and pair[0] in ending:
             busy.add(pair[0])
@@ -77,6 +79,7 @@ async def fence(connection: Connection, namespace: str, operations: Iterable[Ope
             crashed,
             str(parent) if parent else None,
             str(continued) if continued else None,
+            automation,
         )
     if len(rows) < len(pairs):
         missing = list({run_id for run_id, _ in pairs} - {run_id for run_id, _ in locks})

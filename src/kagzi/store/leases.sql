@@ -4,7 +4,7 @@
 -- is locked too, or was removed since. Whoever is not answered was skipped or does not exist.
 with locked as materialized (
     select r.run_id, r.status, r.claim_token, r.last_token, r.last_operation, r.crashes, r.parent_run_id,
-           r.continued_as
+           r.continued_as, r.automation
     from kagzi.workflow_runs r
     where r.namespace = :namespace
       and r.run_id = any (:run_ids::uuid[] || array(
@@ -20,7 +20,7 @@ select pair.number, l.status,
        l.parent_run_id is null or exists (select 1 from locked p where p.run_id = l.parent_run_id)
            or not exists (select 1 from kagzi.workflow_runs p
                           where p.namespace = :namespace and p.run_id = l.parent_run_id) as complete,
-       l.parent_run_id, l.continued_as
+       l.parent_run_id, l.continued_as, l.automation
 from unnest(:run_ids::uuid[], :tokens::uuid[]) with ordinality as pair(run_id, token, number)
 join locked l using (run_id)
 where l.status not in ('SCHEDULED', 'PAUSED');

@@ -7,11 +7,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import IntEnum
-from typing import Any
+from typing import Any, Literal
 
 from google.protobuf.message import Message
 
 from kagzi.protocol.v1.common_pb2 import ErrorDetail, Payload
+from kagzi.protocol.v1.worker_pb2 import Delivery
 
 
 class Kind(IntEnum):
@@ -32,13 +33,19 @@ class Kind(IntEnum):
     AWAIT_CHILD = 10
     SLEEP = 11
     FAIL_STEP_AND_GIVE_BACK = 12
-    CANCEL = 13
-    TERMINATE = 14
-    SUSPEND = 15
-    RELEASE = 16
-    COMPLETE = 17
-    FAIL = 18
-    CONTINUE_AS_NEW = 19
+    PEEK_EVENTS = 13
+    GET_EVENTS = 14
+    COMMIT_PREPARE = 15
+    BEGIN_MUTATION = 16
+    FINISH_MUTATION = 17
+    CANCEL = 18
+    TERMINATE = 19
+    SUSPEND = 20
+    RELEASE = 21
+    COMPLETE = 22
+    FAIL = 23
+    CONTINUE_AS_NEW = 24
+    COMMIT_HANDLER = 25
 
 
 # Kinds that end a run, and with it concern its parent, whose row is locked along.
@@ -53,10 +60,27 @@ GIVING_AWAY = frozenset(
         Kind.CONTINUE_AS_NEW,
         Kind.SLEEP,
         Kind.FAIL_STEP_AND_GIVE_BACK,
+        Kind.COMMIT_HANDLER,
     }
 )
+# Kinds that only handler runs of automations use, and kinds that these do not use.
+HANDLING = frozenset(
+    {
+        Kind.PEEK_EVENTS,
+        Kind.GET_EVENTS,
+        Kind.COMMIT_PREPARE,
+        Kind.BEGIN_MUTATION,
+        Kind.FINISH_MUTATION,
+        Kind.COMMIT_HANDLER,
+    }
+)
+NOT_HANDLING = frozenset({Kind.COMPLETE, Kind.CONTINUE_AS_NEW})
 # Kinds of clients, which carry no token.
 UNFENCED = frozenset({Kind.SIGNAL, Kind.CANCEL, Kind.TERMINATE})
+
+
+# What the bad end of a handler run means for its automation: try again later, or block it.
+Fault = Literal["TRANSIENT", "NEEDS_ATTENTION", "DEFECT", "POISONED"]
 
 
 class Busy:
@@ -81,7 +105,10 @@ class Operation:
     chained: bool = False
     # Recognises a repeated operation that gives the run away.
     operation_id: str | None = None
-    # A start: a free place at a worker, if it can be handed over at once; the seed it got; when it was stored.
+    # The end of a handler run: queue and id of the worker that sent it, whose place becomes free by it.
+    sender: tuple[str, str] | None = None
+    # A free place at a worker, if what the operation starts can be handed over at once. A start: the seed it got, and
+    # when it was stored.
     slot: Slot | None = None
     seed: int = 0
     now: datetime | None = None
@@ -98,6 +125,16 @@ class Slot:
 
     worker_id: str
     token: str
+    # What the worker can run, where that is not known from the operation.
+    types: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """A run on its way to the worker whose slot it took."""
+
+    slot: Slot
+    delivery: Delivery
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +151,9 @@ class Ended:
     continued_as: str | None = None
     # Its type, and the milliseconds from its creation to its end; for charts.
     took: tuple[str, float] = ("", 0.0)
+    # A handler run: its automation, and what its end means for that.
+    automation: str | None = None
+    fault: Fault = "TRANSIENT"
 
 
 @dataclass(slots=True)
@@ -124,6 +164,8 @@ class Outcome:
     now: datetime | None = None
     # Starts that were stored as already claimed.
     handed: list[Operation] = field(default_factory=list)
+    # Handler runs that were chosen and stored as already claimed.
+    claimed: list[Claimed] = field(default_factory=list)
     # Queues that have something due now.
     due: set[str] = field(default_factory=set)
     # Queues and the time something becomes due.
@@ -132,6 +174,8 @@ class Outcome:
     ended: list[Ended] = field(default_factory=list)
     # A run got a deadline that may be sooner than any other.
     deadline: bool = False
+    # When an automation may next move by time alone, as far as this flush changed that.
+    alarm: datetime | None = None
     # Runs held by a worker for which a fact arrived: signal, child's end, cancel.
     told: list[str] = field(default_factory=list)
 
@@ -141,3 +185,8 @@ class Outcome:
             self.due.add(task_queue)
         elif task_queue not in self.later or at < self.later[task_queue]:
             self.later[task_queue] = at
+
+    def rings(self, at: datetime | None) -> None:
+        """An automation may move at `at`, if nothing moves it before."""
+        if at is not None and (self.alarm is None or at < self.alarm):
+            self.alarm = at

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from asyncpg.connection import Connection
 
 from kagzi.protocol.v1.worker_pb2 import SetStateResponse, StartChildAnswer, WaitAnswer
-from kagzi.store import endings, errors, rows, steps, unary
+from kagzi.store import commits, endings, errors, mutations, preparations, rows, steps, unary
 from kagzi.store.leases import Fence
 from kagzi.store.operation import Kind, Operation
 
@@ -27,9 +27,12 @@ async def answer(
     if attempts:
         # Known by their attempts, whoever has the run now.
         await steps.recognise(connection, namespace, attempts)
+    await _recognise_phases(connection, namespace, stale)
     gave_away = {operation for operation in stale if operation.kind not in _STEPS and _gave_away(operation, fence)}
     if gave_away:
-        await endings.answer_again(connection, namespace, gave_away)
+        committed = [operation for operation in gave_away if operation.kind is Kind.COMMIT_HANDLER]
+        await commits.answer_again(connection, namespace, committed)
+        await endings.answer_again(connection, namespace, gave_away.difference(committed))
     committed_with = {} if of_this_batch else _last_of_each(stale, gave_away)
     lost: set[tuple[str, str | None]] = set()
     for number, operation in enumerate(stale):
@@ -43,6 +46,18 @@ async def answer(
             operation.answer = errors.lease_lost(operation.run_id)
             if operation.chained:
                 lost.add((operation.run_id, operation.token))
+
+
+async def _recognise_phases(connection: Connection, namespace: str, stale: Sequence[Operation]) -> None:
+    """Ends of phases, known by their attempts. The intent of a mutation is not among them: whoever has lost the run
+    must not call its tool, whether the intent was written or not.
+    """
+    prepared = [operation for operation in stale if operation.kind is Kind.COMMIT_PREPARE]
+    if prepared:
+        await preparations.answer_again(connection, namespace, prepared)
+    finished = [operation for operation in stale if operation.kind is Kind.FINISH_MUTATION]
+    if finished:
+        await mutations.answer_again(connection, namespace, finished)
 
 
 def _gave_away(operation: Operation, fence: Fence) -> bool:

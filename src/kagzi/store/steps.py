@@ -174,6 +174,18 @@ async def recognise(connection: Connection, namespace: str, operations: Sequence
             )
 
 
+async def ended(connection: Connection, namespace: str, attempts: Sequence[tuple[str, str, str]]) -> set[str]:
+    """Those of these attempts, given as (run, step, attempt), that are on record with what became of them."""
+    found = await _recorded.fetch(
+        connection,
+        namespace=namespace,
+        run_ids=[run_id for run_id, _, _ in attempts],
+        step_ids=[step_id for _, step_id, _ in attempts],
+        attempt_ids=[attempt_id for _, _, attempt_id in attempts],
+    )
+    return {str(row["attempt_id"]) for row in found if row["status"] not in ("PENDING", "RUNNING")}
+
+
 def _stored_answer(operation: Operation, record: Record) -> Any:
     """What the attempt was answered the first time, or None if this is no repetition of it."""
     status = record["status"]

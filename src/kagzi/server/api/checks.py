@@ -14,7 +14,7 @@ from typing import Any
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from kagzi.protocol.v1.common_pb2 import ErrorDetail, Payload, RetryPolicy
+from kagzi.protocol.v1.common_pb2 import ErrorDetail, Failure, Payload, RetryPolicy
 from kagzi.server.api.pages import PAGE_ROWS, Page, page, page_token, scope
 from kagzi.store.errors import Refused, invalid
 
@@ -32,6 +32,7 @@ __all__ = [
     "enum",
     "exceeded",
     "excerpt",
+    "failure",
     "json_document",
     "labels",
     "moment_and_id",
@@ -56,6 +57,9 @@ STARTS = 1_000
 ATTEMPTS = 10_000
 TEN_YEARS_MS = 10 * 366 * 24 * 3_600_000
 
+# Text of an error as far as it is stored.
+_MESSAGE = 64 * 1024
+_TRACEBACK = 256 * 1024
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LAST_SECOND = int(datetime(2200, 1, 1, tzinfo=UTC).timestamp())
 _NOT_IN_NAMES = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -163,6 +167,15 @@ def retry(policy: RetryPolicy, field: str) -> RetryPolicy:
     if policy.maximum_interval_ms:
         duration_ms(policy.maximum_interval_ms, f"{field}.maximum_interval_ms", minimum=initial)
     return policy
+
+
+def failure(given: Failure, field: str) -> None:
+    """An error's texts are cleaned and cut, never refused: refusing them would hide the error."""
+    given.type = excerpt(given.type, NAME_BYTES)
+    given.message = excerpt(given.message, _MESSAGE)
+    given.traceback = excerpt(given.traceback, _TRACEBACK)
+    if given.HasField("retry_after_ms"):
+        duration_ms(given.retry_after_ms, f"{field}.retry_after_ms")
 
 
 def enum(value: int, kind: Any, field: str, *, required: bool = False) -> int:

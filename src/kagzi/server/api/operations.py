@@ -19,25 +19,17 @@ from kagzi.protocol.v1.common_pb2 import (
     STEP_INTERRUPTED,
     STEP_UNKNOWN,
     ErrorDetail,
-    Failure,
     StepKind,
 )
-from kagzi.server.api import checks
+from kagzi.server.api import checks, phases
 from kagzi.server.api.workflows import start_operation
 from kagzi.store.errors import Refused, invalid
-from kagzi.store.operation import GIVING_AWAY, Kind, Operation
+from kagzi.store.operation import GIVING_AWAY, HANDLING, Kind, Operation
 
-# Text of an error as far as it is stored.
-_MESSAGE = 64 * 1024
-_TRACEBACK = 256 * 1024
 _LAST_MICROSECOND = 7_258_118_400_000_000
-_POSITIONS = 20_000
-# More than a step's policy allows, and than its numbers have room for when a retry of the whole sets them aside.
-_ATTEMPTS = 19_999
-_SEQUENCE = 100_000_000
 _STATES = 2**31 - 1
 
-_KINDS = {
+_KINDS: dict[str, Kind] = {
     "step_started": Kind.START_STEP,
     "step_completed": Kind.COMPLETE_STEP,
     "step_failed": Kind.FAIL_STEP,
@@ -49,6 +41,7 @@ _KINDS = {
     "fail": Kind.FAIL,
     "continue_as_new": Kind.CONTINUE_AS_NEW,
     "release": Kind.RELEASE,
+    **phases.KINDS,
 }
 
 
@@ -62,7 +55,8 @@ def of_frame(namespace: str, message: pb.Operation) -> Operation:
         )
     run = pb.Held(run_id=message.run_id, claim_token=message.claim_token)
     operation = of_worker(namespace, kind, run, getattr(message, name), field=name, place="")
-    operation.chained = True
+    # A worker waits for the answer to each end of a phase, and says with Fail what was refused.
+    operation.chained = kind not in HANDLING
     return operation
 
 
@@ -74,7 +68,7 @@ def refused_in_frame(namespace: str, message: pb.Operation, detail: ErrorDetail)
         message.run_id.lower(),
         message,
         token=message.claim_token.lower(),
-        chained=True,
+        chained=_KINDS.get(message.WhichOneof("body") or "") not in HANDLING,
         answer=detail,
     )
 
@@ -98,6 +92,8 @@ def of_worker(
     if check is not None:
         check(namespace, body, field)
     given = operation_id if operation_id is not None else getattr(body, "operation_id", "")
+    if kind is Kind.COMMIT_HANDLER:
+        given = body.step.attempt_id
     where = "operation_id" if operation_id is not None else f"{field}.operation_id"
     return Operation(
         kind,
@@ -118,22 +114,10 @@ def _step(_: str, body: Any, field: str) -> None:
     checks.name(body.step_id, f"{field}.step_id")
     body.attempt_id = checks.uuid(body.attempt_id, f"{field}.attempt_id")
     checks.enum(body.kind, StepKind, f"{field}.kind", required=True)
-    for name in ("attempt_number", "position", "completed_seq"):
-        value = getattr(body, name, 0)
-        if value < 0:
-            raise invalid(f"{field}.{name}", f"{field}.{name} is {value}, and must be 0 or more")
-    for name, most in (("attempt_number", _ATTEMPTS), ("completed_seq", _SEQUENCE)):
-        if getattr(body, name, 0) > most:
-            raise checks.exceeded(
-                f"{field}.{name}", f"{field}.{name} is {getattr(body, name)}, and may be {most} at most"
-            )
-    if body.position > _POSITIONS:
-        raise checks.exceeded(f"{field}.position", f"a run has at most {_POSITIONS} steps: continue as new before that")
+    phases.order(body, field)
     for name in ("signal_id", "child_run_id"):
         if getattr(body, name, ""):
             setattr(body, name, checks.uuid(getattr(body, name), f"{field}.{name}"))
-    if getattr(body, "elapsed_us", 0):
-        checks.duration_ms(body.elapsed_us // 1_000, f"{field}.elapsed_us")
 
 
 def _step_started(namespace: str, body: pb.StepStarted, field: str) -> None:
@@ -164,27 +148,18 @@ def _step_failed(namespace: str, body: pb.StepFailed, field: str) -> None:
     if body.outcome not in (0, STEP_FAILED, STEP_UNKNOWN, STEP_ABANDONED, STEP_INTERRUPTED):
         raise invalid(f"{field}.outcome", f"{field}.outcome cannot be {body.outcome}")
     if body.HasField("failure"):
-        _failure(body.failure, f"{field}.failure")
+        checks.failure(body.failure, f"{field}.failure")
     if body.HasField("retry"):
         checks.retry(body.retry, f"{field}.retry")
-
-
-def _failure(failure: Failure, field: str) -> None:
-    """An error's texts are cleaned and cut, never refused: refusing them would hide the error."""
-    failure.type = checks.excerpt(failure.type, checks.NAME_BYTES)
-    failure.message = checks.excerpt(failure.message, _MESSAGE)
-    failure.traceback = checks.excerpt(failure.traceback, _TRACEBACK)
-    if failure.HasField("retry_after_ms"):
-        checks.duration_ms(failure.retry_after_ms, f"{field}.retry_after_ms")
 
 
 def _start_child(namespace: str, body: pb.StartChild, field: str) -> None:
     checks.name(body.step_id, f"{field}.step_id")
     body.attempt_id = checks.uuid(body.attempt_id, f"{field}.attempt_id")
-    if not 0 <= body.position <= _POSITIONS:
-        raise invalid(f"{field}.position", f"{field}.position is {body.position}, and must be 0 to {_POSITIONS}")
-    if not 0 <= body.completed_seq <= _SEQUENCE:
-        raise invalid(f"{field}.completed_seq", f"{field}.completed_seq must be 0 to {_SEQUENCE}")
+    if not 0 <= body.position <= phases.POSITIONS:
+        raise invalid(f"{field}.position", f"{field}.position is {body.position}, and must be 0 to {phases.POSITIONS}")
+    if not 0 <= body.completed_seq <= phases.SEQUENCE:
+        raise invalid(f"{field}.completed_seq", f"{field}.completed_seq must be 0 to {phases.SEQUENCE}")
     if body.child.namespace not in ("", namespace):
         raise invalid(f"{field}.child.namespace", "a child lives in the namespace of its parent", body.child.namespace)
     checks.uuid(body.child.run_id, f"{field}.child.run_id")
@@ -222,7 +197,7 @@ def _complete(_: str, body: pb.Complete, field: str) -> None:
 
 
 def _fail(_: str, body: pb.Fail, field: str) -> None:
-    _failure(body.failure, f"{field}.failure")
+    checks.failure(body.failure, f"{field}.failure")
     checks.name(body.failed_step_id, f"{field}.failed_step_id", default="")
     checks.enum(body.fault, HandlerFault, f"{field}.fault")
 
@@ -247,4 +222,5 @@ _CHECKS: dict[Kind, Callable[[str, Any, str], None]] = {
     Kind.COMPLETE: _complete,
     Kind.FAIL: _fail,
     Kind.CONTINUE_AS_NEW: _continue_as_new,
+    **phases.CHECKS,
 }

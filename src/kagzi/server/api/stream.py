@@ -14,6 +14,14 @@ from typing import Any
 import structlog
 
 from kagzi.protocol.v1 import worker_pb2 as pb
+from kagzi.protocol.v1.automation_pb2 import (
+    GotEvents,
+    HandlerCommitted,
+    MutationBegun,
+    MutationFinished,
+    PeekedEvents,
+    PrepareCommitted,
+)
 from kagzi.protocol.v1.common_pb2 import ErrorDetail
 from kagzi.server.api import operations
 from kagzi.server.api.deliveries import chunks
@@ -22,7 +30,7 @@ from kagzi.server.batcher import Batcher
 from kagzi.server.dispatcher import Dispatcher
 from kagzi.server.enrolment import Enrolled
 from kagzi.store.errors import Refused
-from kagzi.store.operation import GIVING_AWAY, Operation
+from kagzi.store.operation import GIVING_AWAY, Kind, Operation
 
 log = structlog.get_logger(__name__)
 
@@ -51,6 +59,7 @@ class Stream:
         self.worker_id = enrolled.worker_id
         self.served = enrolled.served
         self.free = 0
+        self.lends = True
         # Runs the worker holds, by id, with their tokens.
         self.held: dict[str, str] = dict(held)
         # Runs that want to be told of facts while they go on.
@@ -120,7 +129,9 @@ class Stream:
             operation = operations.of_frame(self.served.namespace, message)
         except Refused as refused:
             operation = operations.refused_in_frame(self.served.namespace, message, refused.detail)
-        if message.WhichOneof("body") == "wait":
+        if operation.kind is Kind.COMMIT_HANDLER:
+            operation.sender = (self.served.task_queue, self.worker_id)
+        elif message.WhichOneof("body") == "wait":
             self.waiting.add(message.run_id)
         self._batcher.submit(operation, lambda done: self._done(number, done))
 
@@ -206,6 +217,7 @@ class Stream:
     def drain(self) -> None:
         """Asks the worker to take no more runs."""
         self.free = 0
+        self.lends = False
         self._out.frame(1).drain = True
 
     def close(self, why: str) -> None:
@@ -213,6 +225,7 @@ class Stream:
         if self._closed.is_set():
             return
         self._closed.set()
+        self.lends = False
         self._out.wake()
         self._dispatcher.leave(self)
         if self._writer is not None:
@@ -235,6 +248,12 @@ _ANSWERS = {
     pb.StartChildAnswer: "start_child",
     pb.StepStartedAnswer: "step_started",
     pb.EndAnswer: "end",
+    PeekedEvents: "peeked_events",
+    GotEvents: "got_events",
+    PrepareCommitted: "prepare_committed",
+    MutationBegun: "mutation_begun",
+    MutationFinished: "mutation_finished",
+    HandlerCommitted: "handler_committed",
 }
 # What a number, or a run and its token, take in a frame.
 _NUMBER_BYTES = 5

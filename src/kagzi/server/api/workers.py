@@ -171,6 +171,7 @@ class _Poll:
         self.worker_id = worker_id
         self.served = served
         self.free = 1
+        self.lends = False
         self._dispatcher = dispatcher
         self._task: pb.Delivery | None = None
         self._arrived = asyncio.Event()

@@ -1,0 +1,68 @@
+-- name: list
+-- Automations by name, from behind the given one, without what they hold.
+select a.name, a.definition_hash, a.task_queue, a.paused_at, a.blocked_code, a.blocked_message, a.blocked_handler,
+       a.blocked_run_id, a.blocked_mutation_id, a.blocked_at, a.last_request, a.created_at, a.deployed_at, r.run_id,
+       r.handler, r.status, r.trigger, k.kind, r.created_at as run_created_at, p.reserved is not null as prepared,
+       p.prepared_title, m.status as mutation_status,
+       exists (select 1 from kagzi.step_runs s
+               where s.namespace = :namespace and s.run_id = r.run_id and s.step_id = 'next') as emitting,
+       (select min(h.due_at) from kagzi.handlers h
+        where h.namespace = :namespace and h.automation = a.name and h.due_at is not null) as next_at,
+       (select count(*)
+        from (select 1
+              from kagzi.handlers h
+              cross join lateral (
+                  select 1 from kagzi.deliveries d
+                  where d.namespace = :namespace and d.automation = a.name and d.consumer = h.name
+                    and d.status = 'PENDING'
+                  limit 10000) as w
+              where h.namespace = :namespace and h.automation = a.name and h.kind = 'CONSUMER'
+              limit 10000) as counted) as pending
+from kagzi.automations a
+left join kagzi.workflow_runs r on r.namespace = :namespace and r.automation = a.name
+    and r.status in ('PENDING', 'RUNNING', 'SLEEPING')
+left join kagzi.handlers k on k.namespace = :namespace and k.automation = a.name and k.name = r.handler
+left join kagzi.workflow_payloads p on p.namespace = :namespace and p.run_id = r.run_id
+left join kagzi.mutations m on m.namespace = :namespace and m.holder_id = r.run_id
+where a.namespace = :namespace and a.name > :after and (:name::text is null or a.name = :name)
+  and (:statuses::text[] is null
+       or case when a.blocked_code is not null then 'BLOCKED' when a.paused_at is not null then 'PAUSED' else 'ACTIVE' end
+          = any (:statuses::text[]))
+order by a.name
+limit :count;
+
+-- name: handlers
+-- The handlers of an automation by name, with the state of one of them.
+select h.name, h.kind, h.publishes, h.subscribes, h.mutates, h.schedule_type, h.schedule_value, h.timezone, h.anchor_at,
+       h.next_run_at, h.last_run_at, h.queued, h.wake_at, h.dirty, h.failures, h.not_before,
+       case when h.name = :state_of then h.state end as state, h.state_encoding, h.last_run_id,
+       h.last_failure::text as last_failure
+from kagzi.handlers h
+where h.namespace = :namespace and h.automation = :name and h.removed_at is null
+order by h.name;
+
+-- name: backlog
+-- What is left to do in each topic for each consumer; pending deliveries are counted up to ten thousand.
+select s.topic, h.name as consumer, p.pending, p.oldest_at,
+       (select count(*) from kagzi.deliveries d
+        join kagzi.workflow_runs r on r.namespace = :namespace and r.run_id = d.run_id
+        where d.namespace = :namespace and d.automation = :name and d.consumer = h.name and d.topic = s.topic
+          and d.status = 'RESERVED') as reserved
+from kagzi.handlers h
+cross join lateral unnest(h.subscribes) as s(topic)
+cross join lateral (
+    select count(*) as pending, min(w.published_at) as oldest_at
+    from (select d.published_at from kagzi.deliveries d
+          where d.namespace = :namespace and d.automation = :name and d.consumer = h.name and d.topic = s.topic
+            and d.status = 'PENDING'
+          order by d.arrival
+          limit 10000) as w) as p
+where h.namespace = :namespace and h.automation = :name and h.removed_at is null
+order by s.topic, h.name;
+
+-- name: topics
+-- Every topic that an automation knows.
+select distinct t.topic
+from kagzi.handlers h
+cross join lateral unnest(h.publishes || h.subscribes) as t(topic)
+where h.namespace = :namespace and h.automation = :name and h.removed_at is null;

@@ -1,0 +1,94 @@
+-- name: choose
+-- What these automations run next: a continuation, else the consumer with the oldest pending event, else the producer
+-- that is due for longest; nothing while one is paused, blocked or has a run. One statement, however many handlers and
+-- topics there are. The caller holds the automations, locked by a statement before this one.
+with idle as materialized (
+    select a.name, a.task_queue, a.definition_hash, a.continues_run_id
+    from kagzi.automations a
+    where a.namespace = :namespace and a.name = any (:names::text[])
+      and a.paused_at is null and a.blocked_code is null
+      and exists (select 1 from kagzi.namespaces n where n.namespace = :namespace and n.enabled)
+      and not exists (select 1 from kagzi.workflow_runs r
+                      where r.namespace = :namespace and r.automation = a.name
+                        and r.status in ('PENDING', 'RUNNING', 'SLEEPING'))
+), ready as (
+    select i.name as automation, h.name as handler, i.continues_run_id,
+           case when i.continues_run_id is not null then 'continuation'
+                when h.queued or h.dirty then coalesce(h.cause, case h.kind when 'CONSUMER' then 'event' else 'manual' end)
+                when h.kind = 'CONSUMER' then 'wake'
+                else coalesce(h.cause, 'schedule') end as trigger,
+           h.kind, i.task_queue, i.definition_hash, h.state, h.state_encoding, h.next_run_at,
+           (select min(f.arrival)
+            from unnest(h.subscribes) as s(topic)
+            cross join lateral (
+                select d.arrival
+                from kagzi.deliveries d
+                where d.namespace = :namespace and d.automation = h.automation and d.consumer = h.name
+                  and d.topic = s.topic and d.status = 'PENDING'
+                order by d.arrival
+                limit 1) as f) as oldest
+    from idle i
+    join kagzi.handlers h on h.namespace = :namespace and h.automation = i.name and h.removed_at is null
+    where (h.not_before is null or h.not_before <= kagzi.now())
+      and case when i.continues_run_id is not null
+               then h.name = (select r.handler from kagzi.workflow_runs r
+                              where r.namespace = :namespace and r.run_id = i.continues_run_id)
+               when h.kind = 'CONSUMER' then h.dirty or h.wake_at <= kagzi.now()
+               else h.queued or h.next_run_at <= kagzi.now() end
+)
+select distinct on (ready.automation) ready.automation, ready.handler, ready.continues_run_id, ready.trigger, ready.kind,
+       ready.task_queue, ready.definition_hash, ready.state, ready.state_encoding
+from ready
+order by ready.automation, ready.kind, ready.oldest, ready.next_run_at, ready.handler;
+
+-- name: start
+-- Stores the runs that were chosen, those with a token as already claimed, and turns their handlers' flags off, so that
+-- what arrives from now on turns them on again. A continuation takes over what was prepared, reserved and begun. If a run
+-- of the automation lives after all, nothing is stored for it. The caller holds the automations.
+with stored as (
+    insert into kagzi.workflow_runs
+        (namespace, run_id, task_queue, workflow_type, status, available_at, claim_token, locked_by, seed, automation,
+         handler, trigger, continues_run_id, definition_hash, started_at)
+    select :namespace, u.run_id, u.task_queue, u.automation || '.' || u.handler,
+           case when u.token is null then 'PENDING' else 'RUNNING' end,
+           case when u.token is null then kagzi.now() else kagzi.now() + :lease::interval end,
+           u.token, u.worker_id, u.seed, u.automation, u.handler, u.trigger, u.continues_run_id, u.definition_hash,
+           case when u.token is not null then kagzi.now() end
+    from unnest(:run_ids::uuid[], :task_queues::text[], :automations::text[], :handlers::text[], :triggers::text[],
+                :continues::uuid[], :definition_hashes::text[], :seeds::bigint[], :tokens::uuid[],
+                :worker_ids::uuid[])
+        as u(run_id, task_queue, automation, handler, trigger, continues_run_id, definition_hash, seed, token, worker_id)
+    on conflict do nothing
+    returning run_id, automation, handler, continues_run_id
+), paid as (
+    insert into kagzi.workflow_payloads
+        (namespace, run_id, input, input_encoding, reserved, prepared_data, prepared_encoding, prepared_title,
+         prepared_ui, prepared_wake_at)
+    select :namespace, s.run_id, h.state, h.state_encoding, p.reserved, p.prepared_data, p.prepared_encoding,
+           p.prepared_title, p.prepared_ui, p.prepared_wake_at
+    from stored s
+    join kagzi.handlers h on h.namespace = :namespace and h.automation = s.automation and h.name = s.handler
+    left join kagzi.workflow_payloads p on p.namespace = :namespace and p.run_id = s.continues_run_id
+), flagged as (
+    update kagzi.handlers h
+    set queued = false, dirty = false, cause = null
+    from stored s
+    where h.namespace = :namespace and h.automation = s.automation and h.name = s.handler
+      and s.continues_run_id is null and (h.queued or h.dirty or h.cause is not null)
+), continued as (
+    update kagzi.automations a
+    set continues_run_id = null
+    from stored s
+    where a.namespace = :namespace and a.name = s.automation and s.continues_run_id is not null
+), moved as (
+    update kagzi.deliveries d
+    set run_id = s.run_id, run_ids = d.run_ids || s.run_id
+    from stored s
+    where d.namespace = :namespace and d.run_id = s.continues_run_id and d.status = 'RESERVED'
+), passed as (
+    update kagzi.mutations m
+    set holder_id = s.run_id
+    from stored s
+    where m.namespace = :namespace and m.holder_id = s.continues_run_id
+)
+select s.run_id, kagzi.now() as now from stored s;

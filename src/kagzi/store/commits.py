@@ -1,0 +1,165 @@
+"""The good end of a handler run. Publishes, state, consumption of what was reserved, the producer's next time, the end
+of the run and the choice of the next one are one transaction, for many automations in the same few statements. A commit
+that breaks a rule is refused whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+import msgspec
+from asyncpg.connection import Connection
+
+from kagzi.protocol.v1.automation_pb2 import CommitHandler, HandlerCommitted
+from kagzi.protocol.v1.common_pb2 import ErrorDetail, Payload
+from kagzi.protocol.v1.worker_pb2 import Complete
+from kagzi.store import choice, endings, errors, publications, rows, steps
+from kagzi.store.operation import Kind, Operation, Outcome
+from kagzi.store.preparations import record
+from kagzi.store.publications import Counts, Publication
+from kagzi.store.queries import Queries
+from kagzi.store.rules import Rules
+from kagzi.store.standings import Ground, Standing
+
+_sql = Queries("commits.sql")
+_commit = _sql.bind("commit")
+
+_One = tuple[Operation, Standing]
+_COUNTS = msgspec.json.Decoder(dict[str, int])
+
+
+async def commit(
+    connection: Connection,
+    namespace: str,
+    group: Sequence[Operation],
+    ground: Ground,
+    rules: Rules,
+    lease: timedelta,
+    outcome: Outcome,
+) -> None:
+    """Ends handler runs, and starts what their automations run next."""
+    taken = await ground.take(group)
+    standings = await ground.of(taken)
+    ready: list[_One] = []
+    for operation in taken:
+        standing = standings[operation.run_id]
+        operation.answer = _refusal(operation.body, standing)
+        if operation.answer is None:
+            ready.append((operation, standing))
+    if not ready:
+        return
+    counts = await publications.publish(connection, namespace, [_publication(one) for one in ready])
+    await _record(connection, namespace, ready, counts)
+    await _commit_all(connection, namespace, ready, rules, outcome)
+    await _end(connection, namespace, ready, counts, outcome)
+    ground.touched(operation for operation, _ in ready)
+    slots = {standing.automation: one.slot for one, standing in ready if one.slot is not None}
+    names = [standing.automation for _, standing in ready]
+    await choice.begin(connection, namespace, names, outcome, lease=lease, slots=slots)
+
+
+def _refusal(body: CommitHandler, standing: Standing) -> ErrorDetail | None:
+    """Why a handler may not commit this; None if it may."""
+    name = f"{standing.automation}.{standing.handler}"
+    if standing.kind == "CONSUMER":
+        if not standing.prepared:
+            return errors.precondition(f"{name} has committed no `prepare`: `next` comes after it", name).detail
+        if standing.mutation_status in ("IN_FLIGHT", "INDETERMINATE", "FAILED"):
+            message = f"the mutation of {name} is {standing.mutation_status}: `next` comes when it is known to be over"
+            return errors.precondition(message, name).detail
+        if body.inputs:
+            return errors.precondition(f"{name} is a consumer: only producers register inputs", name, "inputs").detail
+    registered = {publications.input_id(registration.key) for registration in body.inputs}
+    for publication in body.publishes:
+        for topic in publication.topics:
+            if topic not in standing.publishes:
+                declared = ", ".join(standing.publishes) or "none"
+                message = f"{name} publishes to {topic!r}, which it does not declare (it declares {declared})"
+                return errors.precondition(message, topic, "publishes.topics").detail
+        named = publication.HasField("input")
+        if standing.kind == "CONSUMER" and named:
+            message = f"{name} is a consumer: what it publishes comes from what it reserved, and names no input"
+            return errors.precondition(message, publication.event_id, "publishes.input").detail
+        if standing.kind == "PRODUCER" and not (named and publications.input_id(publication.input) in registered):
+            message = f"{name} publishes event {publication.event_id!r} without an input: register where it came from"
+            return errors.precondition(message, publication.event_id, "publishes.input").detail
+    return None
+
+
+def _publication(given: _One) -> Publication:
+    operation, standing = given
+    body: CommitHandler = operation.body
+    return Publication(standing.automation, body.inputs, body.publishes, operation.run_id)
+
+
+async def _record(connection: Connection, namespace: str, ready: Sequence[_One], counts: dict[str, Counts]) -> None:
+    """Puts the steps on record, each with what it published: a repeat is answered from it."""
+    records = []
+    for operation, standing in ready:
+        count = counts.get(standing.automation, Counts())
+        said = msgspec.json.encode({"created": count.created, "updated": count.updated})
+        records.append(record(operation, Payload(data=said)))
+    await steps.complete(connection, namespace, records)
+    for written in records:
+        if isinstance(written.answer, ErrorDetail):
+            # Its events may be stored already, by a step that is not on record.
+            raise errors.Refused(written.answer)
+
+
+async def _commit_all(
+    connection: Connection, namespace: str, ready: Sequence[_One], rules: Rules, outcome: Outcome
+) -> None:
+    bodies: list[CommitHandler] = [operation.body for operation, _ in ready]
+    next_run_ats = [
+        rules.next_slot(standing.schedule, standing.now) if standing.schedule else None for _, standing in ready
+    ]
+    for at in next_run_ats:
+        outcome.rings(at)
+    await _commit.execute(
+        connection,
+        namespace=namespace,
+        run_ids=[operation.run_id for operation, _ in ready],
+        automations=[standing.automation for _, standing in ready],
+        handlers=[standing.handler for _, standing in ready],
+        producers=[standing.kind == "PRODUCER" for _, standing in ready],
+        reserving=[standing.reserving for _, standing in ready],
+        endings=["SKIPPED" if standing.mutation_status == "SKIPPED" else "CONSUMED" for _, standing in ready],
+        changed=[body.HasField("state") for body in bodies],
+        states=[body.state.data if body.HasField("state") else None for body in bodies],
+        encodings=[body.state.encoding or None for body in bodies],
+        next_run_ats=next_run_ats,
+    )
+
+
+async def _end(
+    connection: Connection, namespace: str, ready: Sequence[_One], counts: dict[str, Counts], outcome: Outcome
+) -> None:
+    ends = [
+        Operation(
+            Kind.COMPLETE,
+            namespace,
+            operation.run_id,
+            Complete(output=operation.body.state if operation.body.HasField("state") else None),
+            token=operation.token,
+            operation_id=operation.operation_id,
+        )
+        for operation, _ in ready
+    ]
+    await endings.complete(connection, namespace, ends, outcome)
+    for (operation, standing), end in zip(ready, ends, strict=True):
+        assert not end.refused, "the fence has seen the token"
+        operation.answer = _answer(counts.get(standing.automation, Counts()))
+
+
+def _answer(count: Counts) -> HandlerCommitted:
+    return HandlerCommitted(status=rows.RUN_STATUS["COMPLETED"], created=count.created, updated=count.updated)
+
+
+async def answer_again(connection: Connection, namespace: str, operations: Sequence[Operation]) -> None:
+    """Answers commits that took effect as the first time."""
+    for operation in operations:
+        found = await steps.latest(connection, namespace, operation.run_id, operation.body.step.step_id)
+        assert found is not None, "its commit put it on record"
+        said = _COUNTS.decode(found["output"])
+        operation.answer = _answer(Counts(said["created"], said["updated"]))

@@ -1,0 +1,27 @@
+-- name: commit
+-- The end of handler runs that ended well, for their handlers: what was reserved is consumed, or skipped, the new state is
+-- stored, a producer's next time is set, and a consumer that reserved something looks again. The caller holds the
+-- automations.
+with given as materialized (
+    select u.run_id, u.automation, u.handler, u.producer, u.reserving, u.ending, u.changed, u.state, u.encoding,
+           u.next_run_at
+    from unnest(:run_ids::uuid[], :automations::text[], :handlers::text[], :producers::boolean[],
+                :reserving::boolean[], :endings::text[], :changed::boolean[], :states::bytea[], :encodings::text[],
+                :next_run_ats::timestamptz[])
+        as u(run_id, automation, handler, producer, reserving, ending, changed, state, encoding, next_run_at)
+), consumed as (
+    update kagzi.deliveries d
+    set status = g.ending, updated_at = kagzi.now()
+    from given g
+    where d.namespace = :namespace and d.run_id = g.run_id and d.status = 'RESERVED'
+)
+update kagzi.handlers h
+set state = case when g.changed then g.state else h.state end,
+    state_encoding = case when g.changed then g.encoding else h.state_encoding end,
+    next_run_at = case when g.producer then g.next_run_at else h.next_run_at end,
+    last_run_at = kagzi.now(),
+    dirty = h.dirty or g.reserving,
+    cause = case when g.reserving and not h.dirty then 'event' else h.cause end,
+    failures = 0, not_before = null, last_run_id = g.run_id, last_failure = null
+from given g
+where h.namespace = :namespace and h.automation = g.automation and h.name = g.handler;

@@ -1,0 +1,62 @@
+-- name: list
+-- Inputs of an automation, newest first, from behind the given one, with how many of the deliveries they caused are
+-- pending or reserved, and whether one was skipped. Locks nothing.
+select i.source, i.type, i.key, i.title, i.run_id, i.created_at, w.pending, w.skipped
+from kagzi.inputs i
+cross join lateral (
+    select count(*) filter (where d.status in ('PENDING', 'RESERVED')) as pending,
+           coalesce(bool_or(d.status = 'SKIPPED'), false) as skipped
+    from kagzi.event_causes c
+    join kagzi.handlers h on h.namespace = :namespace and h.automation = :automation
+    join kagzi.deliveries d on d.namespace = :namespace and d.automation = :automation and d.consumer = h.name
+        and d.topic = c.topic and d.event_id = c.event_id
+    where c.namespace = :namespace and c.automation = :automation and c.input_id = i.input_id) as w
+where i.namespace = :namespace and i.automation = :automation
+  and (:input_id::uuid is null or i.input_id = :input_id)
+  and (:source::text is null or i.source = :source) and (:type::text is null or i.type = :type)
+  and (:statuses::text[] is null
+       or case when w.pending > 0 then 'PENDING' when w.skipped then 'SKIPPED' else 'DONE' end = any (:statuses::text[]))
+  and (:after_at::timestamptz is null
+       or (i.created_at, i.source, i.type, i.key)
+          < (:after_at::timestamptz, :after_source::text, :after_type::text, :after_key::text))
+order by i.created_at desc, i.source desc, i.type desc, i.key desc
+limit :count;
+
+-- name: events
+-- Events that an input caused, directly or through others, oldest first, without payloads. Locks nothing.
+select e.topic, e.event_id, null::bytea as payload, e.payload_encoding, e.run_id, e.created_at, e.updated_at
+from kagzi.event_causes c
+join kagzi.events e on e.namespace = :namespace and e.automation = :automation and e.topic = c.topic
+    and e.event_id = c.event_id
+where c.namespace = :namespace and c.automation = :automation and c.input_id = :input_id::uuid
+order by e.arrival
+limit :count;
+
+-- name: runs
+-- Handler runs by id, oldest first, with what they reserved. Locks nothing.
+select r.run_id, r.handler, r.status, p.prepared_title, r.continues_run_id, p.reserved::text as reserved, r.created_at,
+       r.finished_at
+from kagzi.workflow_runs r
+left join kagzi.workflow_payloads p on p.namespace = :namespace and p.run_id = r.run_id
+where r.namespace = :namespace and r.run_id = any (:run_ids::uuid[])
+order by r.created_at, r.run_id
+limit :count;
+
+-- name: skip
+-- Skips what is pending of an input. The caller holds the automation.
+update kagzi.deliveries d
+set status = 'SKIPPED', updated_at = kagzi.now()
+from kagzi.event_causes c, kagzi.handlers h
+where c.namespace = :namespace and c.automation = :automation and c.input_id = :input_id::uuid
+  and h.namespace = :namespace and h.automation = :automation
+  and d.namespace = :namespace and d.automation = :automation and d.consumer = h.name and d.topic = c.topic
+  and d.event_id = c.event_id and d.status = 'PENDING';
+
+-- name: reserved
+-- How many deliveries of an input a run has.
+select count(*) as reserved
+from kagzi.event_causes c
+join kagzi.handlers h on h.namespace = :namespace and h.automation = :automation
+join kagzi.deliveries d on d.namespace = :namespace and d.automation = :automation and d.consumer = h.name
+    and d.topic = c.topic and d.event_id = c.event_id and d.status = 'RESERVED'
+where c.namespace = :namespace and c.automation = :automation and c.input_id = :input_id::uuid;

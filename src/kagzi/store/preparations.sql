@@ -1,0 +1,42 @@
+-- name: wanted
+-- How the deliveries stand that consumers want to reserve, and whether that changed since their run was started; one that
+-- does not exist has no status. The caller holds the automations, so that nothing changes until it writes.
+select u.number, u.topic, u.event_id, d.status, coalesce(d.updated_at >= u.since, false) as lately
+from unnest(:numbers::integer[], :automations::text[], :consumers::text[], :topics::text[], :event_ids::text[],
+            :since::timestamptz[]) as u(number, automation, consumer, topic, event_id, since)
+left join kagzi.deliveries d on d.namespace = :namespace and d.automation = u.automation and d.consumer = u.consumer
+    and d.topic = u.topic and d.event_id = u.event_id
+order by u.number;
+
+-- name: prepare
+-- Stores what consumers decided, and moves the time they want to be woken at into its bounds, now that it is known when
+-- now is. The caller holds the automations; deliveries are reserved by the next statement.
+with decided as (
+    select u.run_id, u.automation, u.consumer, u.reserved, u.data, u.encoding, u.title, u.ui,
+           least(greatest(u.wake_at, kagzi.now() + :wake_min::interval), kagzi.now() + :wake_max::interval) as wake_at,
+           u.wake_at is not null as wakes
+    from unnest(:run_ids::uuid[], :automations::text[], :consumers::text[], :reserved::text[], :datas::bytea[],
+                :encodings::text[], :titles::text[], :uis::text[], :wake_ats::timestamptz[])
+        as u(run_id, automation, consumer, reserved, data, encoding, title, ui, wake_at)
+), stored as (
+    update kagzi.workflow_payloads p
+    set reserved = decided.reserved::jsonb, prepared_data = decided.data, prepared_encoding = decided.encoding,
+        prepared_title = decided.title, prepared_ui = decided.ui,
+        prepared_wake_at = case when decided.wakes then decided.wake_at end
+    from decided
+    where p.namespace = :namespace and p.run_id = decided.run_id
+)
+update kagzi.handlers h
+set wake_at = case when decided.wakes then decided.wake_at end
+from decided
+where h.namespace = :namespace and h.automation = decided.automation and h.name = decided.consumer
+returning decided.run_id, h.wake_at;
+
+-- name: reserve
+-- Reserves deliveries that the caller has just seen pending, under the lock of their automations.
+update kagzi.deliveries d
+set status = 'RESERVED', run_id = u.run_id, run_ids = d.run_ids || u.run_id, updated_at = kagzi.now()
+from unnest(:run_ids::uuid[], :automations::text[], :consumers::text[], :topics::text[], :event_ids::text[])
+    as u(run_id, automation, consumer, topic, event_id)
+where d.namespace = :namespace and d.automation = u.automation and d.consumer = u.consumer and d.topic = u.topic
+  and d.event_id = u.event_id and d.status = 'PENDING';

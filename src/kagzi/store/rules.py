@@ -1,0 +1,45 @@
+"""What the server decides and the store applies to automations: how far `wake_at` may lie from now, and when a
+producer's schedule is due next. The store reads no timetable itself. Also the one backoff of handlers and of checks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+# A handler that failed, and a reconciler that could not tell, is asked again after this, twice as long each time.
+FIRST_PAUSE = timedelta(seconds=10)
+LONGEST_PAUSE = timedelta(minutes=10)
+# Failures, or checks, in a row after which a person has to look.
+TRIES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """When a producer runs: `kind` is "interval", with milliseconds as `value`, or "cron", with an expression."""
+
+    kind: str
+    value: str
+    timezone: str
+    anchor: datetime
+
+
+def never(_schedule: Schedule, _after: datetime) -> datetime | None:
+    """A timetable without a slot."""
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The settings of a server that the store applies."""
+
+    wake_min: timedelta = timedelta(seconds=30)
+    wake_max: timedelta = timedelta(hours=24)
+    # The first slot of a schedule after a moment.
+    next_slot: Callable[[Schedule, datetime], datetime | None] = never
+
+
+def pause(failures: int) -> timedelta:
+    """How long to wait after so many failures in a row."""
+    return min(FIRST_PAUSE * (1 << min(failures - 1, 30)), LONGEST_PAUSE)

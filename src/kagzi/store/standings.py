@@ -1,0 +1,170 @@
+"""How handler runs stand, read once for all operations of a batch. Whoever changes something of an automation locks its
+row first, after the rows of runs, and reads in a second statement: a lock and a look in one would see what was there
+before the lock. Nothing here writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from asyncpg.connection import Connection
+
+from kagzi.store.operation import BUSY, Operation
+from kagzi.store.queries import Queries
+from kagzi.store.rules import Schedule
+
+_sql = Queries("standings.sql")
+_lock = _sql.bind("lock", columns=("name",))
+_take = _sql.bind("take", columns=("name",))
+_COLUMNS = (
+    "run_id",
+    "automation",
+    "handler",
+    "started_at",
+    "kind",
+    "publishes",
+    "subscribes",
+    "removed",
+    "failures",
+    "schedule_type",
+    "schedule_value",
+    "timezone",
+    "anchor_at",
+    "prepared",
+    "reserving",
+    "prepared_title",
+    "prepared_wake_at",
+    "mutation_id",
+    "mutation_status",
+    "mutation_attempt",
+    "mutation_token",
+    "has_reconciler",
+    "checks",
+    "blocked_code",
+    "now",
+)
+_standing = _sql.bind("standing", columns=_COLUMNS)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A handler run with its handler and the ledger's row it holds."""
+
+    run_id: str
+    automation: str
+    handler: str
+    started_at: datetime
+    kind: str
+    publishes: list[str]
+    subscribes: list[str]
+    removed: bool
+    failures: int
+    schedule: Schedule | None
+    # `prepare` was committed, and reserved something.
+    prepared: bool
+    reserving: bool
+    title: str
+    wake_at: datetime | None
+    mutation_id: str | None
+    mutation_status: str | None
+    mutation_attempt: str | None
+    mutation_token: str | None
+    has_reconciler: bool
+    checks: int
+    blocked_code: str | None
+    now: datetime
+
+
+async def lock(connection: Connection, namespace: str, names: Collection[str]) -> set[str]:
+    """Locks automations for the rest of the transaction; answers those that exist."""
+    return {row["name"] for row in await _lock.fetch(connection, namespace=namespace, names=list(names))}
+
+
+async def take(connection: Connection, namespace: str, names: Collection[str]) -> set[str]:
+    """Locks those of these automations that nobody holds; answers which."""
+    return {row["name"] for row in await _take.fetch(connection, namespace=namespace, names=list(names))}
+
+
+async def read(connection: Connection, namespace: str, run_ids: Sequence[str]) -> dict[str, Standing]:
+    """How these runs stand; ordinary ones are left out."""
+    found = await _standing.fetch(connection, namespace=namespace, run_ids=run_ids)
+    return {str(row["run_id"]): _standing_of(row) for row in found}
+
+
+def _standing_of(row: Any) -> Standing:
+    return Standing(
+        run_id=str(row["run_id"]),
+        automation=row["automation"],
+        handler=row["handler"],
+        started_at=row["started_at"],
+        kind=row["kind"],
+        publishes=row["publishes"],
+        subscribes=row["subscribes"],
+        removed=row["removed"],
+        failures=row["failures"],
+        schedule=schedule_of(row),
+        prepared=row["prepared"],
+        reserving=row["reserving"],
+        title=row["prepared_title"] or "",
+        wake_at=row["prepared_wake_at"],
+        mutation_id=_text(row["mutation_id"]),
+        mutation_status=row["mutation_status"],
+        mutation_attempt=_text(row["mutation_attempt"]),
+        mutation_token=_text(row["mutation_token"]),
+        has_reconciler=bool(row["has_reconciler"]),
+        checks=row["checks"] or 0,
+        blocked_code=row["blocked_code"],
+        now=row["now"],
+    )
+
+
+def schedule_of(row: Any) -> Schedule | None:
+    """The schedule in a row of handlers; None for a consumer."""
+    if row["schedule_type"] is None:
+        return None
+    return Schedule(row["schedule_type"], row["schedule_value"], row["timezone"], row["anchor_at"])
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)
+
+
+@dataclass(slots=True)
+class Ground:
+    """What a batch knows of the handler runs in it. What was written since it was read is read again."""
+
+    connection: Connection
+    namespace: str
+    # The automations of the batch's runs, as the fence saw them.
+    automations: dict[str, str] = field(default_factory=dict)
+    _taken: set[str] | None = None
+    _known: dict[str, Standing] = field(default_factory=dict)
+
+    async def of(self, group: Sequence[Operation]) -> dict[str, Standing]:
+        """How the runs of these operations stand now."""
+        missing = {operation.run_id for operation in group} - self._known.keys()
+        if missing:
+            self._known |= await read(self.connection, self.namespace, list(missing))
+        return self._known
+
+    async def take(self, group: Sequence[Operation]) -> list[Operation]:
+        """Locks the automations of the batch, once; operations whose automation somebody else has are to wait."""
+        if self._taken is None:
+            self._taken = await take(self.connection, self.namespace, set(self.automations.values()))
+            # Read before the lock, it may be older than what the last holder did.
+            self._known.clear()
+        left = []
+        for operation in group:
+            if self.automations[operation.run_id] in self._taken:
+                left.append(operation)
+            else:
+                operation.answer = BUSY
+        return left
+
+    def touched(self, group: Iterable[Operation]) -> None:
+        """These runs are not what they were."""
+        for operation in group:
+            self._known.pop(operation.run_id, None)

@@ -1,0 +1,11 @@
+-- name: task
+-- What the worker of a handler run needs beside its history: the state that went in, and what `prepare` left.
+select r.run_id, r.automation, r.handler, h.kind, r.trigger, r.definition_hash, r.continues_run_id, p.input,
+       p.input_encoding, p.reserved::text as reserved, p.prepared_data, p.prepared_encoding, p.prepared_title,
+       p.prepared_ui, p.prepared_wake_at,
+       exists (select 1 from kagzi.step_runs s
+               where s.namespace = :namespace and s.run_id = r.run_id and s.step_id = 'next') as emitting
+from kagzi.workflow_runs r
+join kagzi.handlers h on h.namespace = :namespace and h.automation = r.automation and h.name = r.handler
+left join kagzi.workflow_payloads p on p.namespace = :namespace and p.run_id = r.run_id
+where r.namespace = :namespace and r.run_id = any (:run_ids::uuid[]);
