@@ -12,8 +12,8 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from kagzi.protocol.v1 import admin_pb2 as ad
 from kagzi.protocol.v1 import automation_pb2 as au
-from kagzi.protocol.v1 import schedule_pb2
 from kagzi.protocol.v1 import namespace_pb2 as ns
+from kagzi.protocol.v1 import schedule_pb2
 from kagzi.protocol.v1 import worker_pb2 as pb
 from kagzi.protocol.v1 import workflow_pb2 as wf
 from kagzi.protocol.v1.common_pb2 import FUNCTION, PENDING, STEP_RUNNING, Failure, RetryPolicy
@@ -22,9 +22,7 @@ from tests.conformance.execution import encoded, new_id
 from tests.conformance.place import Place
 
 SERVICES: tuple[ServiceDescriptor, ...] = tuple(
-    service
-    for file in (wf, pb, ad, ns, schedule_pb2, au)
-    for service in file.DESCRIPTOR.services_by_name.values()
+    service for file in (wf, pb, ad, ns, schedule_pb2, au) for service in file.DESCRIPTOR.services_by_name.values()
 )
 
 # Calls whose capability comes later. A service stands for all of its calls.
@@ -232,9 +230,7 @@ def of_author(place: Place) -> dict[str, Message]:
         timezone="UTC",
         publishes=["mail"],
     )
-    definition = au.AutomationDefinition(
-        name="inbox", definition_hash="1", task_queue=place.queue, handlers=[handler]
-    )
+    definition = au.AutomationDefinition(name="inbox", definition_hash="1", task_queue=place.queue, handlers=[handler])
     return {
         "DeployAutomation": au.DeployAutomationRequest(
             namespace=place.namespace, definition=definition, deployment_id=new_id()
