@@ -121,6 +121,21 @@ def test_a_parameter_that_is_gone_is_named() -> None:
         parameters.decode(less, data)
 
 
+def test_a_mutation_is_the_one_that_the_handler_refers_to() -> None:
+    def made() -> tuple[Any, Any]:
+        @mutation
+        async def send() -> None: ...
+
+        async def mutate(ctx: Any) -> None:
+            await ctx.mutate(send)
+
+        return send, mutate
+
+    (one, first), (two, second) = made(), made()
+    assert mutations.find("send", first) is one
+    assert mutations.find("send", second) is two
+
+
 def test_a_mutation_is_found_by_the_name_that_is_nearest_to_its_handler() -> None:
     @mutation(name="append_row")
     async def other() -> None: ...

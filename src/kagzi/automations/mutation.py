@@ -4,10 +4,11 @@ called once; when nobody knows whether it happened its reconciler is asked, and 
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
@@ -101,9 +102,12 @@ _declared: defaultdict[str, weakref.WeakSet[Mutation[..., Any]]] = defaultdict(w
 
 
 def find(name: str, near: Callable[..., Any]) -> Mutation[..., Any] | None:
-    """The mutation that a handler knows under this name: of several the one declared nearest to it. ConfigError when
-    two are as near, for to ask the wrong reconciler would be worse than to ask none.
+    """The mutation that a handler knows under this name: the one its code refers to, else the one declared nearest to
+    it. ConfigError when two are as near, for to ask the wrong reconciler would be worse than to ask none.
     """
+    referred = {each for each in _references(near) if each.name == name}
+    if len(referred) == 1:
+        return referred.pop()
     known = list(_declared.get(name, ()))
     place = _place(near)
     found = sorted(known, key=lambda each: _distance(_place(each.function), place))
@@ -115,6 +119,23 @@ def find(name: str, near: Callable[..., Any]) -> Mutation[..., Any] | None:
                 "@mutation(name=...)."
             )
     return found[0] if found else None
+
+
+def _references(function: Callable[..., Any]) -> Iterator[Mutation[..., Any]]:
+    """The mutations that a function refers to by a variable."""
+    plain = inspect.unwrap(getattr(function, "__func__", function))
+    code = getattr(plain, "__code__", None)
+    if code is None:
+        return
+    for cell in plain.__closure__ or ():
+        # A cell is empty while what it stands for is not assigned yet.
+        with contextlib.suppress(ValueError):
+            if isinstance(cell.cell_contents, Mutation):
+                yield cell.cell_contents
+    for variable in code.co_names:
+        value = plain.__globals__.get(variable)
+        if isinstance(value, Mutation):
+            yield value
 
 
 def _place(function: Callable[..., Any]) -> tuple[str, ...]:
