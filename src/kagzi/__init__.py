@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from kagzi import errors, sql
     from kagzi.automations.automation import Automation
     from kagzi.automations.contexts import MutateContext, NextContext, PrepareContext, ProducerContext
-    from kagzi.automations.events import Event, Input
+    from kagzi.automations.events import Event
     from kagzi.automations.mutation import mutation
     from kagzi.automations.outcome import Outcome
     from kagzi.automations.prepared import Prepared
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         Unclear,
     )
     from kagzi.sdk.handle import Handle
+    from kagzi.sdk.inputs import Input
     from kagzi.sdk.retry import Retry
     from kagzi.sdk.sync import SyncClient
     from kagzi.sdk.worker import Worker
@@ -90,7 +91,7 @@ _HOMES = {
     "Encryption": "sdk.encryption",
     "Event": "automations.events",
     "Handle": "sdk.handle",
-    "Input": "automations.events",
+    "Input": "sdk.inputs",
     "MutateContext": "automations.contexts",
     "NextContext": "automations.contexts",
     "Outcome": "automations.outcome",

@@ -11,10 +11,11 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec
 
 from kagzi.automations import parameters
-from kagzi.automations.events import LONGEST_TITLE, Event, Input, Publications, checked_text, topics_of
+from kagzi.automations.events import LONGEST_TITLE, Event, Publications, checked_text, topics_of
 from kagzi.automations.mutation import Mutation
 from kagzi.protocol.v1.common_pb2 import Payload
 from kagzi.sdk.errors import ConfigError
+from kagzi.sdk.inputs import Input
 
 if TYPE_CHECKING:
     from kagzi.automations.run import HandlerRun

@@ -7,25 +7,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from enum import StrEnum
 from typing import Any
 
 from kagzi.protocol.v1 import automation_pb2 as pb
 from kagzi.protocol.v1.common_pb2 import Payload
+from kagzi.sdk.automation_info import DeliveryStatus
 from kagzi.sdk.errors import ConfigError
+from kagzi.sdk.inputs import Input
 
 LONGEST_NAME = 255
 LONGEST_TITLE = 1_000
 MOST_PUBLICATIONS = 10_000
-
-
-class Delivery(StrEnum):
-    """Where an event is for the consumer that looks at it. Equal to its name as text."""
-
-    PENDING = "PENDING"
-    RESERVED = "RESERVED"
-    CONSUMED = "CONSUMED"
-    SKIPPED = "SKIPPED"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,19 +28,10 @@ class Event:
     id: str
     payload: Any
     # Where it is for this consumer; None when it was never delivered to it.
-    status: Delivery | None
+    status: DeliveryStatus | None
     # How often it was given back after a failure.
     attempts: int
     published_at: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class Input:
-    """Something that came from outside, as a producer registered it."""
-
-    source: str
-    type: str
-    id: str
 
 
 class Publications:
@@ -80,7 +63,7 @@ class Publications:
 
     def inputs(self) -> list[pb.InputRegistration]:
         """The inputs as they travel."""
-        return [pb.InputRegistration(key=_key(source), title=title) for source, title in self._titles.items()]
+        return [pb.InputRegistration(key=source.key(), title=title) for source, title in self._titles.items()]
 
     def events(self) -> list[pb.EventPublication]:
         """The events as they travel."""
@@ -90,7 +73,7 @@ class Publications:
             publication = made.get(id(event))
             if publication is None:
                 payload, source = event
-                key = None if source is None else _key(source)
+                key = None if source is None else source.key()
                 publication = made[id(event)] = pb.EventPublication(event_id=event_id, payload=payload, input=key)
             publication.topics.append(topic)
         return list(made.values())
@@ -103,7 +86,7 @@ def event_of(given: pb.HandlerEvent, payload: Any) -> Event:
         topic=given.topic,
         id=given.event_id,
         payload=payload,
-        status=Delivery(status) if given.status else None,
+        status=DeliveryStatus(status) if given.status else None,
         attempts=given.attempts,
         published_at=given.created_at.ToDatetime(UTC),
     )
@@ -130,10 +113,6 @@ def checked_text(text: Any, what: str, handler: str, *, longest: int = LONGEST_N
         size = f"{'at most' if empty else '1 to'} {longest} bytes"
         raise ConfigError(f"Handler {handler!r}: {what} must be text of {size} without NUL, and not {text!r:.80}.")
     return text
-
-
-def _key(source: Input) -> pb.InputKey:
-    return pb.InputKey(source=source.source, type=source.type, id=source.id)
 
 
 def _listed(names: Iterable[str]) -> str:

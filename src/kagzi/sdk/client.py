@@ -12,6 +12,7 @@ from typing import Any, Self, TypedDict, TypeVar, Unpack, overload
 
 from kagzi.protocol.v1 import workflow_pb2 as pb
 from kagzi.sdk import listing, request
+from kagzi.sdk.automations import Automations
 from kagzi.sdk.calls import Tls
 from kagzi.sdk.codec import Codec
 from kagzi.sdk.definition import Workflow
@@ -57,6 +58,7 @@ class Client:
         patience: Duration = "30s",
     ) -> None:
         self._reach = Reach(url, namespace, api_key, codecs=codecs, tls=tls, patience=patience)
+        self.automations = Automations(self._reach)
 
     @property
     def namespace(self) -> str:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 import grpc
 
 from kagzi.protocol.v1.admin_pb2_grpc import AdminServiceStub
+from kagzi.protocol.v1.automation_pb2_grpc import AutomationServiceStub
 from kagzi.protocol.v1.workflow_pb2_grpc import WorkflowServiceStub
 from kagzi.sdk import calls
 from kagzi.sdk.calls import Tls
@@ -22,6 +23,7 @@ from kagzi.sdk.errors import ServerError, Unavailable
 
 if TYPE_CHECKING:
     from kagzi.protocol.v1.admin_pb2_grpc import AdminServiceAsyncStub
+    from kagzi.protocol.v1.automation_pb2_grpc import AutomationServiceAsyncStub
     from kagzi.protocol.v1.workflow_pb2_grpc import WorkflowServiceAsyncStub
 
 Request = TypeVar("Request")
@@ -43,6 +45,7 @@ class Server:
     channel: grpc.aio.Channel
     workflows: WorkflowServiceAsyncStub
     admin: AdminServiceAsyncStub
+    automations: AutomationServiceAsyncStub
 
 
 class Backoff:
@@ -82,7 +85,13 @@ class Servers:
         server = self._made.get(target)
         if server is None:
             channel = calls.channel(target, api_key=self._api_key, tls=self._tls)
-            server = Server(target, channel, WorkflowServiceStub(channel), AdminServiceStub(channel))
+            server = Server(
+                target,
+                channel,
+                workflows=WorkflowServiceStub(channel),
+                admin=AdminServiceStub(channel),
+                automations=AutomationServiceStub(channel),
+            )
             self._made[target] = server
         return server
 

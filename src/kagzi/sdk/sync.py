@@ -9,10 +9,11 @@ import asyncio
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, overload
 
+from kagzi.sdk.automations import Automations
 from kagzi.sdk.client import Client, ClientOptions
 from kagzi.sdk.definition import Workflow
 from kagzi.sdk.descriptions import RunInfo
@@ -87,6 +88,26 @@ class _Blocking(Generic[P, R]):
         )
 
 
+class _Iterating(Generic[P, R]):
+    """A method of the async side that finds things one by one, as a plain method of its twin here."""
+
+    def __init__(self, method: Callable[Concatenate[Any, P], AsyncIterator[R]]) -> None:
+        self._method = method
+        self.__doc__ = method.__doc__
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Callable[P, Iterator[R]]:
+        return lambda *args, **kwargs: _each(
+            instance._thread,  # noqa: SLF001 - every class of this module has one
+            self._method(instance._twin, *args, **kwargs),  # noqa: SLF001
+        )
+
+
+def _each(thread: _Thread, found: AsyncIterator[R]) -> Iterator[R]:
+    with contextlib.suppress(StopAsyncIteration):
+        while True:
+            yield thread.run(anext(found))  # type: ignore[arg-type]  # of an async generator it is a coroutine
+
+
 class SyncHandle(Generic[O]):
     """One run: `kagzi.Handle` without `await`."""
 
@@ -121,12 +142,35 @@ class SyncHandle(Generic[O]):
     resolve = _Blocking(Handle.resolve)
 
 
+class SyncAutomations:
+    """The automations of a namespace: `client.automations` without `await`."""
+
+    def __init__(self, thread: _Thread, twin: Automations) -> None:
+        self._thread = thread
+        self._twin = twin
+
+    get = _Blocking(Automations.get)
+    run_now = _Blocking(Automations.run_now)
+    pause = _Blocking(Automations.pause)
+    resume = _Blocking(Automations.resume)
+    retry_blocked = _Blocking(Automations.retry_blocked)
+    resolve_mutation = _Blocking(Automations.resolve_mutation)
+    publish = _Blocking(Automations.publish)
+    publish_many = _Blocking(Automations.publish_many)
+    input = _Blocking(Automations.input)
+    skip_input = _Blocking(Automations.skip_input)
+    list = _Iterating(Automations.list)
+    events = _Iterating(Automations.events)
+    inputs = _Iterating(Automations.inputs)
+
+
 class SyncClient:
     """Starts runs and finds them again: `kagzi.Client` without `await`, as `with SyncClient() as client: ...`."""
 
     def __init__(self, url: str | None = None, **options: Unpack[ClientOptions]) -> None:
         self._thread = _Thread()
         self._twin = Client(url, **options)
+        self.automations = SyncAutomations(self._thread, self._twin.automations)
 
     @property
     def namespace(self) -> str:
@@ -199,7 +243,4 @@ class SyncClient:
 
     def runs(self, *, limit: int | None = None, **which: Unpack[RunFilter]) -> Iterator[RunInfo]:
         """Runs, newest first, without inputs and outputs; filters as in `Client.runs`."""
-        found = self._twin.runs(limit=limit, **which)
-        with contextlib.suppress(StopAsyncIteration):
-            while True:
-                yield self._thread.run(anext(found))  # type: ignore[arg-type]  # of an async generator it is a coroutine
+        return _each(self._thread, self._twin.runs(limit=limit, **which))
