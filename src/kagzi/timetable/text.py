@@ -1,19 +1,168 @@
-"""Reads timetables written by people."""
+"""Reads timetables written by people, and suggests the nearest one where somebody wrote none.
+
+A phrase may name its zone at its end, "(Europe/Berlin)", which goes before the one that is given. The words of a
+timetable are such phrases, and so is an expression, with or without the word "cron" in front. A suggestion always
+works: it has been read before it is made.
+"""
 
 import re
-from datetime import datetime, timedelta
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from difflib import get_close_matches
 
+from kagzi.timetable import lexicon, meaning, pattern, reader, words, zone
 from kagzi.timetable.errors import TimetableError, shown
+from kagzi.timetable.fields import LAST
+from kagzi.timetable.lexicon import Kind, Token
+from kagzi.timetable.phrase import Misfit, Phrase
 from kagzi.timetable.timetable import EPOCH, Timetable, read_cron, read_interval
 
-_UNITS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
-_EVERY = re.compile(r"every (\d{1,9}) (second|minute|hour|day|week)s?")
+_NAMED_ZONE = re.compile(r"^(?P<rest>.*?)[\s,]*\((?P<zone>[^()]*)\)\s*$", re.DOTALL)
+_PLAIN_ZONE = re.compile(
+    r"^(?P<rest>.*?)[\s,]*\b(?:in\s+)?(?P<zone>UTC|[A-Z]\w+/[A-Z][\w/+-]+)(?:\s+time)?\s*$", re.DOTALL
+)
+_ANCHOR = re.compile(
+    r"^(?P<rest>.*?)[\s,]*\bcounted from (?P<day>\d{4}-\d{2}-\d{2})"
+    r"(?:[ T](?P<time>\d{2}:\d{2}(?::\d{2}(?:\.\d{1,6})?)?))?(?: ?UTC| ?Z)?\s*$",
+    re.DOTALL | re.IGNORECASE,
+)
+_CRON = re.compile(
+    r"cron\s+(.+)|(@\w+)|([\d*][\d*,/-]*(?:\s+[\d*][\d*,/-]*)(?:\s+\S+){3,4})", re.IGNORECASE | re.DOTALL
+)
+_MONTHS = re.compile(r"\d\s*M\b")
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}(?:T(?=\d))?")
+_DEFAULT = "every day at 09:00"
+# What people say and no timetable knows, with what they may have meant.
+_GUESSES = (
+    (re.compile(r"\b(?:every|each) (?:single )?morning\b"), "every day at 9:00"),
+    (re.compile(r"\b(?:every|each) afternoon\b"), "every day at 15:00"),
+    (re.compile(r"\b(?:every|each) evening\b"), "every day at 18:00"),
+    (re.compile(r"\b(?:every|each) night\b|\bnightly\b"), "every day at 0:00"),
+    (re.compile(r"\b(?:biweekly|bi-weekly)\b"), "every 2 weeks"),
+    (re.compile(r"\b(?:bimonthly|bi-monthly)\b"), "every 2 months"),
+    (re.compile(r"\b(?:a )?couple of\b"), "2"),
+    (re.compile(r"\b(?:a few|few|several)\b"), "3"),
+    (re.compile(r"\bfirst (?:weekday|workday|(?:business|working) day)\b"), "first monday"),
+    (re.compile(r"\blast (?:weekday|workday|(?:business|working) day)\b"), "last friday"),
+    (re.compile(r"\b(?:start|beginning) of (?:the |each |every )?month\b"), "first day of the month"),
+    (re.compile(r"\bend of (?:the |each |every )?month\b"), "last day of the month"),
+    (re.compile(r"\b\d+ ?(?:ms|milliseconds?|msecs?)\b"), "1 second"),
+    (re.compile(r"\b(1[3-9]|2[0-3])(:\d{2}) ?pm\b"), r"\1\2"),
+    (re.compile(r"\b(1[3-9]|2[0-3]) ?pm\b"), r"\1:00"),
+    (re.compile(r"\b24:00\b"), "0:00"),
+    (_DATE, ""),
+    (re.compile(r"\bat (\d{1,2})\.(\d{2})\b"), r"at \1:\2"),
+    (re.compile(r"\b(?:all the time|constantly|continuously|always)\b"), "every minute"),
+)
 
 
 def read_text(text: str, timezone: str = "UTC", anchor: datetime | None = None) -> Timetable:
-    """The timetable that a phrase means; TimetableError with the nearest phrase that works."""
-    if text.startswith("cron "):
-        return read_cron(text.removeprefix("cron "), timezone)
-    if found := _EVERY.fullmatch(text):
-        return read_interval(int(found[1]) * timedelta(seconds=_UNITS[found[2]]), anchor or EPOCH)
-    raise TimetableError("text", f"{shown(text)} does not say when", "every day at 09:00")
+    """The timetable that a phrase means: a cron expression, or for a pure length of time an interval.
+
+    An interval counts from `anchor`, from the epoch where there is none. TimetableError suggests what works.
+    """
+    given = timezone
+    zone.read(timezone)
+    if len(text) > 1000:
+        raise TimetableError("text", f"{shown(text)} is too long to be a time", _DEFAULT)
+    if found := _ANCHOR.match(text):
+        text, anchor = found["rest"], _anchor(found)
+    if found := _NAMED_ZONE.match(text):
+        text, timezone = found["rest"], found["zone"]
+        zone.read(timezone)
+    if found := _CRON.fullmatch(text.strip()):
+        try:
+            return read_cron(found[1] or found[2] or found[3], timezone)
+        except TimetableError as error:
+            raise TimetableError("text", error.reason) from None
+    if found := _PLAIN_ZONE.match(text):
+        text, timezone = found["rest"], found["zone"]
+        zone.read(timezone)
+    try:
+        return _timetable(_find(text), timezone, anchor or EPOCH)
+    except Misfit as misfit:
+        suggestion = _nearest(text, misfit) + (f" ({timezone})" if timezone != given else "")
+        raise TimetableError("text", f"{shown(text)} is no timetable: {misfit.reason}", suggestion) from None
+
+
+def _find(text: str) -> str | timedelta:
+    if _MONTHS.search(text):
+        raise Misfit("M may be months or minutes, which are written out")
+    if _DATE.search(text):
+        raise Misfit("it names one day, and a timetable goes on")
+    return meaning.find(reader.read(lexicon.cut(text.lower())))
+
+
+def _timetable(found: str | timedelta, timezone: str, anchor: datetime) -> Timetable:
+    try:
+        return read_cron(found, timezone) if isinstance(found, str) else read_interval(found, anchor)
+    except TimetableError as error:
+        raise Misfit(error.reason) from None
+
+
+def _anchor(found: re.Match[str]) -> datetime:
+    try:
+        return datetime.fromisoformat(f"{found['day']}T{found['time'] or '00:00'}").replace(tzinfo=UTC)
+    except ValueError as error:
+        raise TimetableError("text", f"{found['day']} {found['time'] or ''} is no moment: {error}") from None
+
+
+def _nearest(text: str, misfit: Misfit) -> str:
+    """The first of the alternatives that works, in words."""
+    for alternative in _alternatives(text.lower(), misfit):
+        try:
+            found = meaning.find(alternative)
+            if isinstance(found, str):
+                return words.cron(pattern.read(found))
+            read_interval(found, EPOCH)
+            return words.interval(found, None)
+        except (Misfit, TimetableError):
+            continue
+    return _DEFAULT
+
+
+def _alternatives(text: str, misfit: Misfit) -> Iterator[Phrase]:
+    yield from _instead(misfit)
+    for guess, meant in _GUESSES:
+        text = guess.sub(meant, text)
+    tokens = [_corrected(token) for token in lexicon.cut(text)]
+    for lenient in (False, True):
+        try:
+            phrase = reader.read(tokens, lenient=lenient)
+        except Misfit as other:
+            yield from _instead(other)
+            continue
+        yield from _with_instead(phrase)
+        if phrase.dates is not None:
+            yield replace(phrase, dates=frozenset({LAST}))
+
+
+def _with_instead(phrase: Phrase) -> Iterator[Phrase]:
+    yield phrase
+    try:
+        meaning.find(phrase)
+    except Misfit as misfit:
+        yield from _instead(misfit)
+
+
+def _instead(misfit: Misfit, depth: int = 3) -> Iterator[Phrase]:
+    """What a Misfit offers, and what that offers if it is one itself."""
+    if misfit.instead is None or not depth:
+        return
+    phrase = misfit.instead
+    if isinstance(phrase, str):
+        phrase = reader.read(lexicon.cut(phrase))
+    yield phrase
+    try:
+        meaning.find(phrase)
+    except Misfit as other:
+        yield from _instead(other, depth - 1)
+
+
+def _corrected(token: Token) -> Token:
+    """The word that was perhaps meant by one that is not known."""
+    if token.kind is not Kind.UNKNOWN or len(token.raw) < 3:
+        return token
+    near = get_close_matches(token.raw, [word for word in lexicon.SPELLINGS if len(word) > 2], n=1, cutoff=0.7)
+    return Token(*lexicon.SPELLINGS[near[0]], near[0]) if near else token
