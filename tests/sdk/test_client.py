@@ -235,6 +235,16 @@ async def test_starting_twice_with_one_run_id_is_one_run(client: Client) -> None
     assert (await handles[1].describe()).input == 0
 
 
+async def test_a_run_is_asked_why_it_does_not_move(client: Client) -> None:
+    handle = await client.start("nobody-knows-it", queue="empty")
+    told = await handle.explain()
+    assert (told.status, told.summary) == ("PENDING", "No worker serves the queue empty.")
+    [reason] = told.reasons
+    assert (reason.code, reason.subject, reason.until) == ("NO_WORKER", "empty", None)
+    assert reason.suggestion
+    assert reason.since is not None
+
+
 async def test_a_description_says_how_the_run_is(client: Client, hand: Hand) -> None:
     began = datetime.now(UTC) - timedelta(seconds=5)
     handle = await client.start("echo", {"a": 1}, id="x", labels={"customer": "7"}, priority=3)

@@ -172,6 +172,7 @@ async def test_stats_cover_the_last_hour_unless_told_otherwise(running: Running)
         ("ListWorkers", pb.ListWorkersRequest(namespace="x" * 256), "namespace"),
         ("GetWorker", pb.GetWorkerRequest(worker_id="one"), "worker_id"),
         ("GetStep", pb.GetStepRequest(run_id=SERVER), "step_id"),
+        ("ExplainRun", pb.ExplainRunRequest(run_id="one"), "run_id"),
         ("GetStep", pb.GetStepRequest(attempt_id=SERVER), "run_id"),
         ("GetStep", pb.GetStepRequest(run_id=SERVER, step_id="a\0b"), "step_id"),
         ("ListSteps", pb.ListStepsRequest(run_id=SERVER, page_token="AAAA"), "page_token"),
@@ -218,6 +219,7 @@ async def test_a_page_token_made_around_another_lists_key_is_refused(
         ("DrainWorker", pb.DrainWorkerRequest(worker_id=SERVER)),
         ("GetStep", pb.GetStepRequest(run_id=SERVER, step_id="s")),
         ("ListSteps", pb.ListStepsRequest(run_id=SERVER)),
+        ("ExplainRun", pb.ExplainRunRequest(run_id=SERVER)),
         ("GetQueueDepth", pb.GetQueueDepthRequest(namespace="nowhere")),
         ("ListWorkflowTypes", pb.ListWorkflowTypesRequest(namespace="nowhere")),
         ("GetStats", pb.GetStatsRequest(namespace="nowhere")),
@@ -234,11 +236,6 @@ async def test_a_server_says_what_it_is(running: Running) -> None:
     assert (info.limits.payload_bytes, info.limits.name_bytes) == (2 * 1024 * 1024, 255)
     assert info.version
     assert info.postgres_version
-
-
-async def test_explaining_a_run_is_for_a_later_server(running: Running) -> None:
-    detail = await refusal(running.stub.ExplainRun(pb.ExplainRunRequest(run_id=SERVER)))
-    assert detail.code == ErrorDetail.UNIMPLEMENTED
 
 
 async def test_health_is_that_of_the_worst_part(running: Running) -> None:

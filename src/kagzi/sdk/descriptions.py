@@ -5,7 +5,7 @@ encoded until they are looked at, so that listing a thousand runs decodes none.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -13,7 +13,8 @@ from typing import Any
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from kagzi.protocol.v1 import common_pb2
+from kagzi.protocol.v1 import admin_pb2, common_pb2
+from kagzi.protocol.v1.admin_pb2 import ExplainRunResponse
 from kagzi.protocol.v1.common_pb2 import Failure, Payload, Step
 from kagzi.protocol.v1.workflow_pb2 import WorkflowRun
 from kagzi.sdk.failure import ErrorInfo
@@ -144,6 +145,52 @@ class StepInfo:
     def output(self) -> Any:
         """What it returned; None unless COMPLETED."""
         return self._decode(self._output)
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """One thing that holds a run, or explains where it is."""
+
+    # Which kind, as "NO_WORKER".
+    code: str
+    sentence: str
+    # What to do if that is not wanted; empty when there is nothing to do.
+    suggestion: str
+    # What it is about: a step, signal, child run, worker, queue or version.
+    subject: str | None
+    since: datetime | None
+    # When it ends by itself.
+    until: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why a run is where it is, as it was when it was asked."""
+
+    status: RunStatus
+    # The whole in one sentence.
+    summary: str
+    # The most important first; never empty.
+    reasons: Sequence[Reason]
+
+
+def explanation(told: ExplainRunResponse) -> Explanation:
+    """An explanation of the wire."""
+    return Explanation(
+        status=run_status(told.status),
+        summary=told.summary,
+        reasons=tuple(
+            Reason(
+                code=admin_pb2.ExplainCode.Name(each.code).removeprefix("EXPLAIN_"),
+                sentence=each.sentence,
+                suggestion=each.suggestion,
+                subject=each.subject or None,
+                since=each.since.ToDatetime(UTC) if each.HasField("since") else None,
+                until=each.until.ToDatetime(UTC) if each.HasField("until") else None,
+            )
+            for each in told.reasons
+        ),
+    )
 
 
 def run_info(run: WorkflowRun, decode_input: Decode, decode_output: Decode) -> RunInfo:

@@ -13,11 +13,21 @@ from typing import Any, Generic, Literal, TypeVar
 import uuid_utils
 
 from kagzi.protocol.v1 import workflow_pb2 as pb
-from kagzi.protocol.v1.admin_pb2 import ListStepsRequest
+from kagzi.protocol.v1.admin_pb2 import ExplainRunRequest, ListStepsRequest
 from kagzi.protocol.v1.common_pb2 import CANCELLED, COMPLETED
 from kagzi.sdk import duration
 from kagzi.sdk.definition import Workflow
-from kagzi.sdk.descriptions import RunInfo, RunStatus, StepInfo, error_info, run_info, run_status, step_info
+from kagzi.sdk.descriptions import (
+    Explanation,
+    RunInfo,
+    RunStatus,
+    StepInfo,
+    error_info,
+    explanation,
+    run_info,
+    run_status,
+    step_info,
+)
 from kagzi.sdk.duration import Duration
 from kagzi.sdk.errors import ConfigError, RunCancelled, RunFailed
 from kagzi.sdk.reach import Reach
@@ -107,6 +117,11 @@ class Handle(Generic[O]):
             if not page.next_page_token:
                 return found
             request.page_token = page.next_page_token
+
+    async def explain(self) -> Explanation:
+        """Why the run is where it is, and what to do if that is not wanted."""
+        request = ExplainRunRequest(namespace=self._reach.namespace, run_id=self.run_id)
+        return explanation(await self._reach.look(lambda server: server.admin.ExplainRun, request))
 
     async def state(self) -> Any:
         """The document the run last published with `ctx.set_state`; None when it has published none."""

@@ -134,6 +134,7 @@ class SyncHandle(Generic[O]):
 
     describe = _Blocking(Handle.describe)
     steps = _Blocking(Handle.steps)
+    explain = _Blocking(Handle.explain)
     state = _Blocking(Handle.state)
     signal = _Blocking(Handle.signal)
     cancel = _Blocking(Handle.cancel)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 
 from kagzi.protocol.v1 import admin_pb2 as pb
@@ -38,6 +38,11 @@ class Vitals:
         self._server_id = server_id
         self._parts = parts
         self._started_at = datetime.now(UTC)
+
+    @property
+    def heartbeat(self) -> timedelta:
+        """How often a worker is to be heard of."""
+        return timedelta(seconds=self._settings.heartbeat_secs)
 
     async def health(self) -> pb.HealthCheckResponse:
         """Each part, and the worst of them."""

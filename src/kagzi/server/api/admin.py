@@ -13,13 +13,14 @@ from asyncpg.connection import Connection
 
 from kagzi.protocol.v1 import admin_pb2 as pb
 from kagzi.protocol.v1.admin_pb2_grpc import AdminServiceServicer
-from kagzi.protocol.v1.common_pb2 import ErrorDetail, StepStatus
+from kagzi.protocol.v1.common_pb2 import StepStatus
 from kagzi.protocol.v1.worker_pb2 import ServedType
 from kagzi.server.api import checks
+from kagzi.server.explanation import explain
 from kagzi.server.vitals import Vitals
-from kagzi.store import attention, depths, inspection, namespaces, roster, rows, stats, workers
+from kagzi.store import attention, depths, explanations, inspection, namespaces, roster, rows, stats, workers
 from kagzi.store.database import Database
-from kagzi.store.errors import Refused, invalid
+from kagzi.store.errors import invalid
 from kagzi.store.inspection import BEGINNING, Place, StepFilter
 from kagzi.store.roster import Filter, Worker
 
@@ -184,8 +185,10 @@ class Admin(AdminServiceServicer):
         return pb.ListWorkflowTypesResponse(types=found, next_page_token=token)
 
     async def ExplainRun(self, request: pb.ExplainRunRequest, context: Context) -> pb.ExplainRunResponse:
-        message = "explaining a run is not part of this server yet: look at its steps and its `waiting_json`"
-        raise Refused(ErrorDetail(code=ErrorDetail.UNIMPLEMENTED, message=message))
+        namespace = checks.namespace(request.namespace)
+        run_id = checks.uuid(request.run_id, "run_id")
+        facts = await self._database.read(lambda c: explanations.facts(c, namespace, run_id))
+        return explain(facts, self._vitals.heartbeat)
 
 
 def _paged(request: Any) -> tuple[str, str, checks.Page]:
