@@ -19,6 +19,7 @@ from grpc_status import rpc_status
 from kagzi.protocol.v1.admin_pb2_grpc import AdminServiceStub
 from kagzi.protocol.v1.common_pb2 import ErrorDetail
 from kagzi.protocol.v1.namespace_pb2_grpc import NamespaceServiceStub
+from kagzi.protocol.v1.schedule_pb2_grpc import WorkflowScheduleServiceStub
 from kagzi.protocol.v1.worker_pb2_grpc import WorkerServiceStub
 from kagzi.protocol.v1.workflow_pb2_grpc import WorkflowServiceStub
 
@@ -47,6 +48,7 @@ class Contract:
         self.workers = WorkerServiceStub(channel)
         self.admin = AdminServiceStub(channel)
         self.namespaces = NamespaceServiceStub(channel)
+        self.schedules = WorkflowScheduleServiceStub(channel)
 
     async def raw(self, method: str, request: bytes) -> bytes:
         """A call of bytes, for requests that no stub would send. `method` is as "/kagzi.v1.WorkerService/Sleep"."""

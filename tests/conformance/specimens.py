@@ -13,22 +13,21 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from kagzi.protocol.v1 import admin_pb2 as ad
 from kagzi.protocol.v1 import automation_pb2 as au
 from kagzi.protocol.v1 import namespace_pb2 as ns
-from kagzi.protocol.v1 import schedule_pb2
+from kagzi.protocol.v1 import schedule_pb2 as sc
 from kagzi.protocol.v1 import worker_pb2 as pb
 from kagzi.protocol.v1 import workflow_pb2 as wf
-from kagzi.protocol.v1.common_pb2 import FUNCTION, PENDING, STEP_RUNNING, Failure, RetryPolicy
+from kagzi.protocol.v1.common_pb2 import FUNCTION, PENDING, SCHEDULED, STEP_RUNNING, Failure, RetryPolicy
 from kagzi.protocol.v1.schedule_pb2 import ScheduleTiming
 from tests.conformance.execution import encoded, new_id
 from tests.conformance.place import Place
 
 SERVICES: tuple[ServiceDescriptor, ...] = tuple(
-    service for file in (wf, pb, ad, ns, schedule_pb2, au) for service in file.DESCRIPTOR.services_by_name.values()
+    service for file in (wf, pb, ad, ns, sc, au) for service in file.DESCRIPTOR.services_by_name.values()
 )
 
 # Calls whose capability comes later. A service stands for all of its calls.
 LATER = frozenset(
     {
-        "WorkflowScheduleService",
         "AdminService/ExplainRun",
         "NamespaceService/CreateKey",
         "NamespaceService/ListKeys",
@@ -213,6 +212,7 @@ def of_everybody(place: Place, worker_id: str, run: pb.Held) -> dict[str, Messag
         "WorkerService": {**of_run(place, run), **of_worker(place, worker_id, run)},
         "WorkflowService": of_client(place, run.run_id),
         "AdminService": of_operator(place, worker_id, run.run_id),
+        "WorkflowScheduleService": of_planner(place),
         "NamespaceService": of_owner(place),
         "AutomationService": of_author(place),
     }
@@ -276,4 +276,52 @@ def of_owner(place: Place) -> dict[str, Message]:
         "UpdateNamespace": ns.UpdateNamespaceRequest(name=place.namespace, description="d", retention=kept),
         "EnableNamespace": ns.EnableNamespaceRequest(name=place.namespace),
         "DisableNamespace": ns.DisableNamespaceRequest(name=place.namespace),
+    }
+
+
+def of_planner(place: Place) -> dict[str, Message]:
+    """Every call of WorkflowScheduleService."""
+    place_of: dict[str, Any] = {"namespace": place.namespace}
+    one: dict[str, Any] = {**place_of, "schedule_id": "nightly"}
+    policy = RetryPolicy(maximum_attempts=2, initial_interval_ms=50, backoff_coefficient=2, maximum_interval_ms=60)
+    told: dict[str, Any] = {
+        "timing": sc.ScheduleTiming(cron="0 2 * * *"),
+        "timezone": "Europe/Berlin",
+        "start_at": Timestamp(seconds=4_000_000_000),
+        "end_at": Timestamp(seconds=4_100_000_000),
+        "jitter_ms": 1_000,
+        "max_runs": 7,
+        "overlap": sc.OVERLAP_SKIP,
+        "max_catchup": 3,
+        "workflow_type": place.type,
+        "task_queue": place.queue,
+        "version": "1",
+        "priority": 2,
+        "timeout_ms": 60_000,
+        "retry": policy,
+        "input": encoded(1),
+    }
+    return {
+        "CreateSchedule": sc.CreateScheduleRequest(**one, **told, template_run_id=new_id(), labels={"a": "b"}),
+        "GetSchedule": sc.GetScheduleRequest(**one),
+        "ListSchedules": sc.ListSchedulesRequest(
+            **place_of,
+            status=SCHEDULED,
+            workflow_type=place.type,
+            task_queue=place.queue,
+            labels={"a": "b"},
+            page_size=1,
+        ),
+        "UpdateSchedule": sc.UpdateScheduleRequest(**one, **told, labels=sc.ScheduleLabels(labels={"a": "b"})),
+        "DeleteSchedule": sc.DeleteScheduleRequest(**one, template_run_id=new_id()),
+        "PauseSchedule": sc.PauseScheduleRequest(**one, reason="why"),
+        "ResumeSchedule": sc.ResumeScheduleRequest(**one),
+        "TriggerSchedule": sc.TriggerScheduleRequest(
+            **one, run_id=new_id(), overlap=sc.OVERLAP_ALLOW, input=encoded(1)
+        ),
+        "BackfillSchedule": sc.BackfillScheduleRequest(
+            **one, since=Timestamp(seconds=1_000), until=Timestamp(seconds=2_000)
+        ),
+        "PreviewSchedule": sc.PreviewScheduleRequest(**one, count=1, after=Timestamp(seconds=1)),
+        "ListScheduleRuns": sc.ListScheduleRunsRequest(**one, statuses=[PENDING], page_size=1),
     }

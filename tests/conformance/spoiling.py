@@ -32,6 +32,7 @@ _IDS = frozenset(
         "run_id",
         "schedule_id",
         "signal_id",
+        "template_run_id",
         "worker_id",
     }
 )
@@ -46,6 +47,9 @@ _INTEGERS = {
     "attempt_number": (-1, 20_000),
     "completed_seq": (-1, 100_000_001),
     "concurrency": (-1, 10_001),
+    "count": (-1, 1_001),
+    "max_catchup": (-1, 10_001),
+    "max_runs": (-1, 2**40),
     "maximum_attempts": (-1, 2**31 - 1),
     "number": (0, 2**32 - 1),
     "page_size": (-1, 101),
@@ -110,7 +114,7 @@ def _message(whole: Message, part: Message, field: FieldDescriptor, where: str) 
 def _values(field: FieldDescriptor, where: str) -> Iterator[tuple[str, Any]]:
     match field.type:
         case FieldDescriptor.TYPE_STRING:
-            yield from _texts(field.name, where)
+            yield from _texts(_text_kind(field), where)
         case FieldDescriptor.TYPE_ENUM:
             yield "unknown", 99
         case FieldDescriptor.TYPE_DOUBLE:
@@ -123,6 +127,13 @@ def _values(field: FieldDescriptor, where: str) -> Iterator[tuple[str, Any]]:
             yield from (("negative", -1), ("absurd", 2**62))
         case _:
             yield from (("out of range", value) for value in _INTEGERS[field.name])
+
+
+def _text_kind(field: FieldDescriptor) -> str:
+    """The field's name, by which a text is known; a schedule's own id is a name that somebody chose."""
+    message = field.containing_type
+    chosen = field.name == "schedule_id" and message is not None and message.file.name.endswith("schedule.proto")
+    return "name" if chosen else field.name
 
 
 def _texts(name: str, where: str) -> Iterator[tuple[str, Any]]:

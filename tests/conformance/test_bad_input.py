@@ -70,6 +70,16 @@ REQUIRED = {
     "AdminService/DrainWorker": ("worker_id",),
     "AdminService/GetStep": ("run_id", "step_id"),
     "AdminService/ListSteps": ("run_id",),
+    "WorkflowScheduleService/CreateSchedule": ("schedule_id", "timing", "workflow_type"),
+    "WorkflowScheduleService/GetSchedule": ("schedule_id",),
+    "WorkflowScheduleService/UpdateSchedule": ("schedule_id",),
+    "WorkflowScheduleService/DeleteSchedule": ("schedule_id",),
+    "WorkflowScheduleService/PauseSchedule": ("schedule_id",),
+    "WorkflowScheduleService/ResumeSchedule": ("schedule_id",),
+    "WorkflowScheduleService/TriggerSchedule": ("schedule_id",),
+    "WorkflowScheduleService/BackfillSchedule": ("schedule_id", "since"),
+    "WorkflowScheduleService/PreviewSchedule": ("schedule_id",),
+    "WorkflowScheduleService/ListScheduleRuns": ("schedule_id",),
     "NamespaceService/CreateNamespace": ("name",),
     "AutomationService/DeployAutomation": ("definition.name", "definition.definition_hash", "definition.handlers"),
     "AutomationService/GetAutomation": ("name",),
@@ -210,7 +220,11 @@ async def test_an_unknown_namespace_run_or_worker_is_not_found(
 ) -> None:
     good = specimens.of_everybody(room, worker.worker_id, run)[call]
     # A run id that is new is what these ask for, a name that is new what this one does.
-    makes = {"WorkflowService/StartWorkflow": "run_id", "NamespaceService/CreateNamespace": "name"}
+    makes = {
+        "WorkflowService/StartWorkflow": "run_id",
+        "WorkflowScheduleService/TriggerSchedule": "run_id",
+        "NamespaceService/CreateNamespace": "name",
+    }
     named = {"WorkflowService/SignalWorkflow": "name", "WorkerService/ReceiveSignal": "name"}
     before = await ledger()
     for path, spoilt in _unknown(good):

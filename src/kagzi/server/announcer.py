@@ -6,11 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from kagzi.server.notifier import Notifier
 from kagzi.store.notices import Kind, key_hash
 from kagzi.store.operation import Ended, Operation, Outcome
+
+T = TypeVar("T")
 
 
 class Queues(Protocol):
@@ -32,6 +34,8 @@ class Announcer:
         self._applied: list[Callable[[str, Sequence[Operation]], None]] = []
         self._deadline: list[Callable[[], None]] = []
         self._alarm: list[Callable[[datetime], None]] = []
+        self._started: list[Callable[[str, Sequence[str]], None]] = []
+        self._clock: list[Callable[[], None]] = []
 
     def add_queues(self, queues: Queues) -> None:
         """`queues` hears of runs that are or become due."""
@@ -57,6 +61,14 @@ class Announcer:
         """`listener` hears when an automation may move by time alone."""
         self._alarm.append(listener)
 
+    def on_started(self, listener: Callable[[str, Sequence[str]], None]) -> None:
+        """`listener` hears of runs that schedules have started, by their types."""
+        self._started.append(listener)
+
+    def on_clock(self, listener: Callable[[], None]) -> None:
+        """`listener` hears that a schedule may be due sooner than before."""
+        self._clock.append(listener)
+
     def announce(self, namespace: str, outcome: Outcome) -> None:
         """The transaction with this outcome was committed."""
         for task_queue in outcome.due:
@@ -65,15 +77,13 @@ class Announcer:
             for queues in self._queues:
                 queues.look_at(namespace, task_queue, moment)
         self._set_timers(outcome)
+        _tell(self._started, namespace, outcome.started)
         if outcome.ended:
-            for ended in self._ended:
-                ended(namespace, outcome.ended)
+            _tell(self._ended, namespace, outcome.ended)
             self._notifier.tell(Kind.ENDED, key_hash(namespace))
-        if outcome.told:
-            for told in self._told:
-                told(namespace, outcome.told)
-            for run_id in outcome.told:
-                self._notifier.tell(Kind.TOLD, key_hash(namespace, run_id))
+        _tell(self._told, namespace, outcome.told)
+        for run_id in outcome.told:
+            self._notifier.tell(Kind.TOLD, key_hash(namespace, run_id))
 
     def _set_timers(self, outcome: Outcome) -> None:
         if outcome.deadline:
@@ -88,8 +98,20 @@ class Announcer:
         for applied in self._applied:
             applied(namespace, operations)
 
+    def clock(self, namespace: str) -> None:
+        """A schedule of this namespace was created or changed."""
+        for listener in self._clock:
+            listener()
+        self._notifier.tell(Kind.CLOCK, key_hash(namespace))
+
     def due(self, namespace: str, task_queue: str) -> None:
         """Something in this queue can be claimed now."""
         for queues in self._queues:
             queues.look(namespace, task_queue)
         self._notifier.tell(Kind.WORK, key_hash(namespace, task_queue))
+
+
+def _tell(listeners: Sequence[Callable[[str, Sequence[T]], None]], namespace: str, what: Sequence[T]) -> None:
+    if what:
+        for listener in listeners:
+            listener(namespace, what)

@@ -19,6 +19,7 @@ from kagzi.protocol.v1 import (
     admin_pb2_grpc,
     automation_pb2_grpc,
     namespace_pb2_grpc,
+    schedule_pb2_grpc,
     worker_pb2_grpc,
     workflow_pb2_grpc,
 )
@@ -30,6 +31,7 @@ from kagzi.server.api.automations import Automations
 from kagzi.server.api.checks import MESSAGE_BYTES
 from kagzi.server.api.errors import Errors
 from kagzi.server.api.namespaces import Namespaces
+from kagzi.server.api.schedules import Schedules
 from kagzi.server.api.streams import Streams
 from kagzi.server.api.workers import Workers
 from kagzi.server.api.workflows import Workflows
@@ -37,6 +39,7 @@ from kagzi.server.batcher import Batcher
 from kagzi.server.coordinator import Coordinator
 from kagzi.server.dispatcher import Dispatcher
 from kagzi.server.enrolment import Enrolment
+from kagzi.server.firing import Firing
 from kagzi.server.gauges import Gauges
 from kagzi.server.letterbox import Letterbox
 from kagzi.server.notifier import Notifier
@@ -133,6 +136,7 @@ class Server:
             interval=settings.coordinator_interval_secs,
             batch=settings.coordinator_batch_size,
         )
+        self.firing = Firing(self.database, self.notifier, self.announcer, settings)
         server_id = str(uuid_utils.uuid7())
         self.vitals = Vitals(self.database, settings, server_id, self._parts)
         self.tallies = Tallies(self.database, server_id)
@@ -164,6 +168,7 @@ class Server:
             self.letterbox.start()
             self.coordinator.start()
             self.alarm.start()
+            self.firing.start()
             self.tallies.start()
             self.gauges.start()
             await self._grpc.start()
@@ -178,6 +183,7 @@ class Server:
         until = time.monotonic() + grace
         await self.health.enter_graceful_shutdown()
         await self.gauges.stop()
+        await self.firing.stop()
         await self.coordinator.stop()
         await self.alarm.stop()
         await self.letterbox.stop()
@@ -200,6 +206,8 @@ class Server:
         self.announcer.on_told(self.streams.told)
         self.announcer.on_deadline(self.coordinator.look)
         self.announcer.on_alarm(self.alarm.rings)
+        self.announcer.on_clock(self.firing.look)
+        self.announcer.on_started(self.tallies.started)
         self.announcer.on_applied(self.tallies.applied)
         self.announcer.on_ended(self.tallies.ended)
         self.announcer.on_ended(self.watchers.ended)
@@ -216,6 +224,7 @@ class Server:
         return [
             _check("notify", heard, "other servers are not heard: due runs are found within a second instead"),
             _check("coordinator", self.coordinator.alive, failed),
+            _check("firing", self.firing.alive, failed),
             _check("batcher", room and self.batcher.alive, failed if room else crowded),
             _check("dispatcher", self.dispatcher.alive, failed),
         ]
@@ -244,6 +253,9 @@ class Server:
             Workers(self.enrolment, self.batcher, self.dispatcher, self.streams), server
         )
         admin_pb2_grpc.add_AdminServiceServicer_to_server(Admin(self.database, self.vitals, self.streams.drain), server)
+        schedule_pb2_grpc.add_WorkflowScheduleServiceServicer_to_server(
+            Schedules(self.database, self.announcer, self.settings.timezone), server
+        )
         namespace_pb2_grpc.add_NamespaceServiceServicer_to_server(Namespaces(self.database), server)
         automation_pb2_grpc.add_AutomationServiceServicer_to_server(
             Automations(self.database, self.announcer, self.settings.timezone), server

@@ -55,6 +55,12 @@ class Tallies(Loop):
             elif isinstance(answer, StartWorkflowResponse) and not answer.already_exists:
                 by_type[operation.body.workflow_type].started += 1
 
+    def started(self, namespace: str, types: Sequence[str]) -> None:
+        """Schedules have started runs of these types."""
+        self._changed.add(namespace)
+        for workflow_type in types:
+            self._now[namespace][workflow_type].started += 1
+
     def ended(self, namespace: str, runs: Sequence[Ended]) -> None:
         """Runs ended."""
         self._changed.add(namespace)

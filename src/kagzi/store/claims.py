@@ -44,6 +44,7 @@ _CLAIMED = (
     "now",
     "priority",
     "automation",
+    "frees",
 )
 _claim = _sql.bind("claim", columns=_CLAIMED)
 _inputs = _sql.bind("inputs", columns=("run_id", "input", "input_encoding"))
@@ -148,10 +149,11 @@ async def _settle_poisoned(
             error=_POISON_ERROR,
             automation=row["automation"],
             fault="POISONED",
+            frees=str(row["frees"]) if row["frees"] else None,
         )
         for row in poisoned
     ]
-    await endings.lock_parents(connection, namespace, ended)
+    await endings.lock_concerned(connection, namespace, ended)
     await endings.settle(connection, namespace, ended, outcome)
 
 

@@ -63,7 +63,8 @@ cross join lateral (select chosen.expired and chosen.crashes + 1 >= :poison_at a
 where r.namespace = :namespace and r.run_id = chosen.run_id and r.run_id = any (array(select c.run_id from chosen c))
 returning r.run_id, r.status, r.claim_token, r.locked_by, r.workflow_type, r.version, r.attempts, r.crashes, r.seed,
           r.labels::text as labels, r.external_id, r.created_at, r.scheduled_for, r.deadline_at, r.parent_run_id,
-          r.root_run_id, r.last_token, r.state_number, r.available_at, kagzi.now() as now, r.priority, r.automation;
+          r.root_run_id, r.last_token, r.state_number, r.available_at, kagzi.now() as now, r.priority, r.automation,
+          case when r.awaited then r.schedule_id end as frees;
 
 -- name: inputs
 -- The inputs of runs that were just claimed.
@@ -75,7 +76,8 @@ where p.namespace = :namespace and p.run_id = any (:run_ids::uuid[]);
 -- Claims of our own whose COMMIT was not answered: what is held with one of these tokens is ours.
 select r.run_id, r.status, r.claim_token, r.locked_by, r.workflow_type, r.version, r.attempts, r.crashes, r.seed,
        r.labels::text as labels, r.external_id, r.created_at, r.scheduled_for, r.deadline_at, r.parent_run_id,
-       r.root_run_id, r.last_token, r.state_number, r.available_at, kagzi.now() as now, r.priority, r.automation
+       r.root_run_id, r.last_token, r.state_number, r.available_at, kagzi.now() as now, r.priority, r.automation,
+       null::uuid as frees
 from kagzi.workflow_runs r
 where r.namespace = :namespace and r.locked_by = any (:worker_ids::uuid[]) and r.status = 'RUNNING'
   and r.claim_token = any (:tokens::uuid[]);

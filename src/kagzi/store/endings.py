@@ -16,14 +16,14 @@ from kagzi.protocol.v1.automation_pb2 import HandlerFault
 from kagzi.protocol.v1.common_pb2 import Failure
 from kagzi.protocol.v1.worker_pb2 import ContinueAsNew, EndAnswer, Fail
 from kagzi.protocol.v1.workflow_pb2 import CancelWorkflowResponse, TerminateWorkflowResponse
-from kagzi.store import errors, retry, rows, settlement, signals, steps
+from kagzi.store import errors, instances, retry, rows, settlement, signals, steps
 from kagzi.store.leases import Fence
 from kagzi.store.operation import Ended, Fault, Kind, Operation, Outcome
 from kagzi.store.queries import Queries
 
 _sql = Queries("endings.sql")
-_ENDED = ("run_id", "status", "parent_run_id", "task_queue", "workflow_type", "took_ms", "automation")
-_complete = _sql.bind("complete", columns=("run_id", "parent_run_id", "workflow_type", "took_ms"))
+_ENDED = ("run_id", "status", "parent_run_id", "task_queue", "workflow_type", "took_ms", "automation", "frees")
+_complete = _sql.bind("complete", columns=("run_id", "parent_run_id", "workflow_type", "took_ms", "frees"))
 _failing = _sql.bind("failing", columns=("run_id", "attempts", "retry_policy", "cancelled", "late"))
 _fail = _sql.bind("fail", columns=(*_ENDED, "available_at"))
 _cancel = _sql.bind("cancel", columns=_ENDED)
@@ -31,7 +31,7 @@ _terminate = _sql.bind("terminate", columns=_ENDED)
 _wake_parents = _sql.bind("wake_parents", columns=("run_id", "status", "task_queue"))
 _children = _sql.bind("children", columns=("run_id",))
 _lock = _sql.bind("lock", columns=("run_id", "status", "detached"))
-_parents = _sql.bind("parents", columns=("run_id",))
+_concerned = _sql.bind("concerned", columns=("run_id",))
 _release_external_id = _sql.bind("release_external_id")
 _continue = _sql.bind("continue_as_new", columns=("run_id", "task_queue"))
 _dedupe = _sql.bind("dedupe", columns=("dedupe_forever",))
@@ -70,7 +70,7 @@ async def complete(connection: Connection, namespace: str, operations: Sequence[
         operation.answer = EndAnswer(status=rows.RUN_STATUS["COMPLETED"])
         parent = str(row["parent_run_id"]) if row["parent_run_id"] else None
         took = (row["workflow_type"], row["took_ms"])
-        ended.append(Ended(operation.run_id, "COMPLETED", parent, output, took=took))
+        ended.append(Ended(operation.run_id, "COMPLETED", parent, output, took=took, frees=_frees(row)))
     await settle(connection, namespace, ended, outcome)
 
 
@@ -221,19 +221,21 @@ async def expire(connection: Connection, namespace: str, run_ids: Sequence[str],
 
 async def request_cancel(
     connection: Connection, namespace: str, run_ids: Sequence[str], reason: str, outcome: Outcome
-) -> None:
-    """Asks runs to end, for callers that hold no fence: locks them, and the parents of those that may end, first."""
-    await _lock_with_parents(connection, namespace, run_ids)
-    await _ask(connection, namespace, run_ids, reason, outcome)
+) -> dict[str, str]:
+    """Asks runs to end, for callers that hold no fence: locks them, and whom their end concerns, first. Answers the
+    status of those that had not ended.
+    """
+    await _lock_with_concerned(connection, namespace, run_ids)
+    return await _request(connection, namespace, dict.fromkeys(run_ids, reason), outcome)
 
 
 async def end_by_force(
     connection: Connection, namespace: str, run_ids: Sequence[str], status: str, error: str, outcome: Outcome
 ) -> None:
-    """Ends runs for callers that hold no fence: locks them and their parents in key order, then ends what still
-    lives.
+    """Ends runs for callers that hold no fence: locks them and whom their end concerns in key order, then ends what
+    still lives.
     """
-    await _lock_with_parents(connection, namespace, run_ids)
+    await _lock_with_concerned(connection, namespace, run_ids)
     found = await _terminate.fetch(
         connection,
         namespace=namespace,
@@ -245,17 +247,17 @@ async def end_by_force(
     await settle(connection, namespace, _ended(found, dict.fromkeys(run_ids, error)), outcome)
 
 
-async def lock_parents(connection: Connection, namespace: str, ended: Sequence[Ended]) -> None:
-    """Locks the parents of runs that ended where no fence could lock them along."""
-    parents = [run.parent_run_id for run in ended if run.parent_run_id]
-    if parents:
-        await _lock.fetch(connection, namespace=namespace, run_ids=parents)
+async def lock_concerned(connection: Connection, namespace: str, ended: Sequence[Ended]) -> None:
+    """Locks whom the end of runs concerns, where no fence could lock them along."""
+    concerned = {run_id for run in ended for run_id in (run.parent_run_id, run.frees) if run_id}
+    if concerned:
+        await _lock.fetch(connection, namespace=namespace, run_ids=list(concerned))
 
 
-async def _lock_with_parents(connection: Connection, namespace: str, run_ids: Sequence[str]) -> None:
-    parents = await _parents.fetch(connection, namespace=namespace, run_ids=run_ids)
-    both = {*run_ids, *(str(row["run_id"]) for row in parents)}
-    await _lock.fetch(connection, namespace=namespace, run_ids=list(both))
+async def _lock_with_concerned(connection: Connection, namespace: str, run_ids: Sequence[str]) -> None:
+    concerned = await _concerned.fetch(connection, namespace=namespace, run_ids=run_ids)
+    all_ = {*run_ids, *(str(row["run_id"]) for row in concerned if row["run_id"])}
+    await _lock.fetch(connection, namespace=namespace, run_ids=list(all_))
 
 
 async def continue_as_new(
@@ -299,8 +301,9 @@ async def continue_as_new(
 
 
 async def settle(connection: Connection, namespace: str, ended: Sequence[Ended], outcome: Outcome) -> None:
-    """What the end of runs means for others, in the same transaction: a parent that waits is made due, children of a
-    run that ended badly are asked to end too, and its automation goes on as the ledger says.
+    """What the end of runs means for others, in the same transaction: a parent that waits is made due, and so is the
+    next run of its schedule; children of a run that ended badly are asked to end too, and its automation goes on as
+    the ledger says.
     """
     if not ended:
         return
@@ -312,6 +315,10 @@ async def settle(connection: Connection, namespace: str, ended: Sequence[Ended],
                 outcome.told.append(str(row["run_id"]))
             else:
                 outcome.becomes_due(row["task_queue"], None)
+    freed = [run.frees for run in ended if run.frees]
+    if freed:
+        for task_queue in await instances.release(connection, namespace, freed):
+            outcome.becomes_due(task_queue, None)
     badly = [run.run_id for run in ended if run.status != "COMPLETED"]
     if badly:
         children = await _children.fetch(connection, namespace=namespace, run_ids=badly)
@@ -374,10 +381,15 @@ def _ended(found: Iterable[Record], kept: Mapping[str, str], faults: Mapping[str
             took=(row["workflow_type"], row["took_ms"]),
             automation=row["automation"],
             fault=faults.get(str(row["run_id"]), "TRANSIENT") if row["status"] == "FAILED" else "TRANSIENT",
+            frees=_frees(row),
         )
         for row in found
         if row["status"] in TERMINAL
     ]
+
+
+def _frees(row: Record) -> str | None:
+    return str(row["frees"]) if row["frees"] else None
 
 
 def cancelled_error(reason: str) -> str:

@@ -9,7 +9,8 @@ with ended as (
     from unnest(:run_ids::uuid[], :tokens::uuid[], :operation_ids::uuid[]) as u(run_id, token, operation_id)
     where r.namespace = :namespace and r.run_id = u.run_id and r.claim_token = u.token and r.status = 'RUNNING'
     returning r.run_id, r.parent_run_id, r.workflow_type,
-              (extract(epoch from kagzi.now() - r.created_at) * 1000)::float8 as took_ms
+              (extract(epoch from kagzi.now() - r.created_at) * 1000)::float8 as took_ms,
+              case when r.awaited then r.schedule_id end as frees
 ), paid as (
     update kagzi.workflow_payloads p
     set output = u.output, output_encoding = u.output_encoding
@@ -17,7 +18,7 @@ with ended as (
     join ended on ended.run_id = u.run_id
     where p.namespace = :namespace and p.run_id = u.run_id
 )
-select run_id, parent_run_id, workflow_type, took_ms from ended;
+select run_id, parent_run_id, workflow_type, took_ms, frees from ended;
 
 -- name: failing
 -- What decides whether a failed run is tried again. The caller holds the fence.
@@ -39,7 +40,8 @@ from unnest(:run_ids::uuid[], :tokens::uuid[], :operation_ids::uuid[], :statuses
             :retry_ms::bigint[]) as u(run_id, token, operation_id, status, error, retry_ms)
 where r.namespace = :namespace and r.run_id = u.run_id and r.claim_token = u.token and r.status = 'RUNNING'
 returning r.run_id, r.status, r.parent_run_id, r.task_queue, r.workflow_type,
-          (extract(epoch from kagzi.now() - r.created_at) * 1000)::float8 as took_ms, r.automation, r.available_at;
+          (extract(epoch from kagzi.now() - r.created_at) * 1000)::float8 as took_ms, r.automation,
+          case when r.awaited then r.schedule_id end as frees, r.available_at;
 
 -- name: cancel
 -- Asks runs to end. One that never started ends at once; a suspended one is made due, to hear of it; what has ended is
@@ -56,7 +58,8 @@ set status = case when r.started_at is null then 'CANCELLED' else r.status end,
 from unnest(:run_ids::uuid[], :reasons::text[], :errors::text[]) as u(run_id, reason, error)
 where r.namespace = :namespace and r.run_id = u.run_id and r.status in ('PENDING', 'RUNNING', 'SLEEPING')
 returning r.run_id, r.status, r.parent_run_id, r.task_queue, r.workflow_type,
-          (extract(epoch from kagzi.now() - r.created_at) * 1000)::float8 as took_ms, r.automation;
+          (extract(epoch from kagzi.now() - r.created_at) * 1000)::float8 as took_ms, r.automation,
+          case when r.awaited then r.schedule_id end as frees;
 
 -- name: terminate
 -- Ends runs now, whoever holds them: their tokens are void with this. What has ended is left and not answered.
@@ -67,7 +70,8 @@ set status = u.status, available_at = null, claim_token = null, last_worker = co
 from unnest(:run_ids::uuid[], :statuses::text[], :errors::text[]) as u(run_id, status, error)
 where r.namespace = :namespace and r.run_id = u.run_id and r.status in ('PENDING', 'RUNNING', 'SLEEPING')
 returning r.run_id, r.status, r.parent_run_id, r.task_queue, r.workflow_type,
-          (extract(epoch from kagzi.now() - r.created_at) * 1000)::float8 as took_ms, r.automation;
+          (extract(epoch from kagzi.now() - r.created_at) * 1000)::float8 as took_ms, r.automation,
+          case when r.awaited then r.schedule_id end as frees;
 
 -- name: wake_parents
 -- The end of a child makes a parent due that is suspended over a child. The caller holds the parents' locks; one that is
@@ -98,14 +102,14 @@ where r.namespace = :namespace and r.run_id = any (:run_ids::uuid[])
 order by r.run_id
 for no key update;
 
--- name: parents
--- The parents of these runs, to be locked before their children end.
-select distinct r.parent_run_id as run_id
+-- name: concerned
+-- Whom the end of these runs concerns: their parents, and the templates whose next run waits for it. To be locked before.
+select unnest(array[r.parent_run_id, case when r.awaited then r.schedule_id end]) as run_id
 from kagzi.workflow_runs r
-where r.namespace = :namespace and r.run_id = any (:run_ids::uuid[]) and r.parent_run_id is not null;
+where r.namespace = :namespace and r.run_id = any (:run_ids::uuid[]) and (r.parent_run_id is not null or r.awaited);
 
 -- name: release_external_id
--- A run that is continued passes its external id on, also one it has for ever. The caller holds the fence.
+-- A run that is continued passes its external id on, also one it has for ever, and its slot. The caller holds the fence.
 update kagzi.workflow_runs r
 set dedupe_forever = false, continued_as = :new_run_id::uuid
 where r.namespace = :namespace and r.run_id = :run_id::uuid;
@@ -117,10 +121,11 @@ with stored as (
     insert into kagzi.workflow_runs
         (namespace, run_id, external_id, task_queue, workflow_type, version, status, priority, available_at,
          retry_policy, deadline_at, labels, seed, parent_run_id, root_run_id, parent_step_attempt_id, detached,
-         dedupe_forever, cancel_requested_at, cancel_reason)
+         dedupe_forever, cancel_requested_at, cancel_reason, schedule_id, scheduled_for, awaited)
     select :namespace, :new_run_id::uuid, r.external_id, r.task_queue, r.workflow_type, r.version, 'PENDING', r.priority,
            kagzi.now(), r.retry_policy, r.deadline_at, r.labels, :seed::bigint, r.parent_run_id, r.root_run_id,
-           r.parent_step_attempt_id, r.detached, :dedupe_forever::boolean, r.cancel_requested_at, r.cancel_reason
+           r.parent_step_attempt_id, r.detached, :dedupe_forever::boolean, r.cancel_requested_at, r.cancel_reason,
+           r.schedule_id, r.scheduled_for, r.awaited
     from kagzi.workflow_runs r
     where r.namespace = :namespace and r.run_id = :run_id::uuid
     returning run_id, task_queue

@@ -1,15 +1,18 @@
 -- name: fence
--- Locks the runs of a batch, and the parents of those about to end, in key order; skips what somebody else holds.
--- Answers for each (run, token) pair whether the token is the current one of the locked version, and whether its parent
--- is locked too, or was removed since. Whoever is not answered was skipped or does not exist.
+-- Locks the runs of a batch, and of those about to end the parents and the templates whose next run waits for the end,
+-- in key order; skips what somebody else holds. Answers for each (run, token) pair whether the token is the current one
+-- of the locked version, and whether parent and template are locked too, or were removed since. Whoever is not answered
+-- was skipped or does not exist.
 with locked as materialized (
     select r.run_id, r.status, r.claim_token, r.last_token, r.last_operation, r.crashes, r.parent_run_id,
-           r.continued_as, r.automation
+           r.continued_as, r.automation, case when r.awaited then r.schedule_id end as frees
     from kagzi.workflow_runs r
     where r.namespace = :namespace
       and r.run_id = any (:run_ids::uuid[] || array(
-          select c.parent_run_id from kagzi.workflow_runs c
-          where c.namespace = :namespace and c.run_id = any (:ending_ids::uuid[]) and c.parent_run_id is not null))
+          select unnest(array[c.parent_run_id, case when c.awaited then c.schedule_id end])
+          from kagzi.workflow_runs c
+          where c.namespace = :namespace and c.run_id = any (:ending_ids::uuid[])
+            and (c.parent_run_id is not null or c.awaited)))
     order by r.run_id
     for no key update skip locked
 )
@@ -17,9 +20,12 @@ select pair.number, l.status,
        coalesce(l.status = 'RUNNING' and l.claim_token = pair.token, false) as held,
        case when l.last_token = pair.token then l.last_operation end as done,
        l.crashes > 0 as crashed,
-       l.parent_run_id is null or exists (select 1 from locked p where p.run_id = l.parent_run_id)
+       (l.parent_run_id is null or exists (select 1 from locked p where p.run_id = l.parent_run_id)
            or not exists (select 1 from kagzi.workflow_runs p
-                          where p.namespace = :namespace and p.run_id = l.parent_run_id) as complete,
+                          where p.namespace = :namespace and p.run_id = l.parent_run_id))
+       and (l.frees is null or exists (select 1 from locked t where t.run_id = l.frees)
+           or not exists (select 1 from kagzi.workflow_runs t
+                          where t.namespace = :namespace and t.run_id = l.frees)) as complete,
        l.parent_run_id, l.continued_as, l.automation
 from unnest(:run_ids::uuid[], :tokens::uuid[]) with ordinality as pair(run_id, token, number)
 join locked l using (run_id)

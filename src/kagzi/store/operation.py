@@ -154,6 +154,8 @@ class Ended:
     # A handler run: its automation, and what its end means for that.
     automation: str | None = None
     fault: Fault = "TRANSIENT"
+    # The template of which the next run waits for this end.
+    frees: str | None = None
 
 
 @dataclass(slots=True)
@@ -170,6 +172,8 @@ class Outcome:
     due: set[str] = field(default_factory=set)
     # Queues and the time something becomes due.
     later: dict[str, datetime] = field(default_factory=dict)
+    # The types of runs that nobody started but a schedule.
+    started: list[str] = field(default_factory=list)
     # Runs that reached a terminal state.
     ended: list[Ended] = field(default_factory=list)
     # A run got a deadline that may be sooner than any other.

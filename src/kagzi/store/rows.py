@@ -23,7 +23,8 @@ from kagzi.protocol.v1.common_pb2 import (
 )
 from kagzi.protocol.v1.workflow_pb2 import WorkflowRun
 
-# What `run` reads: columns of kagzi.workflow_runs, with available_at as nullif(available_at, 'infinity').
+# What `run` reads: columns of kagzi.workflow_runs, with available_at as nullif(available_at, 'infinity'), and the
+# external id of the template as `schedule`.
 RUN_COLUMNS = (
     "namespace",
     "run_id",
@@ -55,6 +56,7 @@ RUN_COLUMNS = (
     "started_at",
     "finished_at",
     "seed",
+    "schedule",
 )
 
 # What `run` reads besides with `payloads=True`: columns of kagzi.workflow_payloads.
@@ -159,6 +161,7 @@ def run(row: Row, *, payloads: bool = False) -> WorkflowRun:
         started_at=timestamp(row["started_at"]),
         finished_at=timestamp(row["finished_at"]),
         seed=row["seed"],
+        schedule=row["schedule"] or "",
         input=payload(row["input"], row["input_encoding"]) if payloads else None,
         output=payload(row["output"], row["output_encoding"]) if payloads else None,
     )

@@ -173,7 +173,7 @@ async def _refuse_unfounded(connection: Connection, namespace: str, operations: 
         return
     parents = [operation.body.parent_run_id for operation in operations if operation.body.parent_run_id]
     found = await _known.fetch(connection, namespace=namespace, run_ids=parents) if parents else []
-    known = {"", *(str(row["run_id"]) for row in found)}
+    known = {"", *(str(row["run_id"]) for row in found if row["status"] not in ("SCHEDULED", "PAUSED"))}
     for operation in operations:
         parent = operation.body.parent_run_id
         if parent not in known:

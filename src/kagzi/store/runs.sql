@@ -29,7 +29,8 @@ with stored as (
              worker_id)
     where exists (select 1 from kagzi.namespaces n where n.namespace = :namespace and n.enabled)
       and (u.parent_run_id is null or exists (
-          select 1 from kagzi.workflow_runs p where p.namespace = :namespace and p.run_id = u.parent_run_id))
+          select 1 from kagzi.workflow_runs p
+          where p.namespace = :namespace and p.run_id = u.parent_run_id and p.status not in ('SCHEDULED', 'PAUSED')))
       and (u.external_id is null or not exists (
           select 1 from kagzi.workflow_runs f
           where f.namespace = :namespace and f.external_id = u.external_id and f.dedupe_forever))
@@ -75,6 +76,8 @@ select r.namespace, r.run_id, r.external_id, r.task_queue, r.workflow_type, r.ve
        r.error::text as error, r.parent_run_id, r.root_run_id, r.parent_step_attempt_id, r.continued_as,
        r.retried_from, r.waiting::text as waiting, r.schedule_id, r.scheduled_for,
        r.retry_policy::text as retry_policy, r.created_at, r.started_at, r.finished_at, r.seed,
+       (select t.external_id from kagzi.workflow_runs t
+        where t.namespace = r.namespace and t.run_id = r.schedule_id) as schedule,
        p.input, p.input_encoding, p.output, p.output_encoding
 from kagzi.workflow_runs r
 left join kagzi.workflow_payloads p on p.namespace = r.namespace and p.run_id = r.run_id
@@ -95,7 +98,9 @@ select r.namespace, r.run_id, r.external_id, r.task_queue, r.workflow_type, r.ve
        r.cancel_requested_at, r.deadline_at, r.labels::text as labels, r.state::text as state,
        r.error::text as error, r.parent_run_id, r.root_run_id, r.parent_step_attempt_id, r.continued_as,
        r.retried_from, r.waiting::text as waiting, r.schedule_id, r.scheduled_for,
-       r.retry_policy::text as retry_policy, r.created_at, r.started_at, r.finished_at, r.seed
+       r.retry_policy::text as retry_policy, r.created_at, r.started_at, r.finished_at, r.seed,
+       (select t.external_id from kagzi.workflow_runs t
+        where t.namespace = r.namespace and t.run_id = r.schedule_id) as schedule
 from kagzi.workflow_runs r
 where r.namespace = :namespace and r.status not in ('SCHEDULED', 'PAUSED')
   and (:statuses::text[] is null or r.status = any (:statuses::text[]))

@@ -220,6 +220,7 @@ class Schedule(_message.Message):
     INPUT_FIELD_NUMBER: _builtins.int
     CREATED_AT_FIELD_NUMBER: _builtins.int
     UPDATED_AT_FIELD_NUMBER: _builtins.int
+    NOTICE_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     """Whose schedule it is."""
     schedule_id: _builtins.str
@@ -258,6 +259,8 @@ class Schedule(_message.Message):
     """Priority of its runs, 0 to 4, higher first."""
     timeout_ms: _builtins.int
     """Time limit of each run, counted from its creation; absent when it has none."""
+    notice: _builtins.str
+    """What people should know although it fires, as a run that could not get its id; empty when nothing."""
     @_builtins.property
     def timing(self) -> Global___ScheduleTiming:
         """When it is due: cron or interval."""
@@ -335,10 +338,11 @@ class Schedule(_message.Message):
         input: _common_pb2.Payload | None = ...,
         created_at: _timestamp_pb2.Timestamp | None = ...,
         updated_at: _timestamp_pb2.Timestamp | None = ...,
+        notice: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_timeout_ms", b"_timeout_ms", "created_at", b"created_at", "end_at", b"end_at", "input", b"input", "last_slot", b"last_slot", "next_fire_at", b"next_fire_at", "next_slot", b"next_slot", "retry", b"retry", "start_at", b"start_at", "timeout_ms", b"timeout_ms", "timing", b"timing", "updated_at", b"updated_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_timeout_ms", b"_timeout_ms", "created_at", b"created_at", "end_at", b"end_at", "error", b"error", "input", b"input", "jitter_ms", b"jitter_ms", "labels", b"labels", "last_slot", b"last_slot", "max_catchup", b"max_catchup", "max_runs", b"max_runs", "namespace", b"namespace", "next_fire_at", b"next_fire_at", "next_slot", b"next_slot", "overlap", b"overlap", "pause", b"pause", "pause_reason", b"pause_reason", "priority", b"priority", "retry", b"retry", "runs_started", b"runs_started", "schedule_id", b"schedule_id", "start_at", b"start_at", "status", b"status", "task_queue", b"task_queue", "template_run_id", b"template_run_id", "timeout_ms", b"timeout_ms", "timezone", b"timezone", "timing", b"timing", "updated_at", b"updated_at", "version", b"version", "words", b"words", "workflow_type", b"workflow_type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_timeout_ms", b"_timeout_ms", "created_at", b"created_at", "end_at", b"end_at", "error", b"error", "input", b"input", "jitter_ms", b"jitter_ms", "labels", b"labels", "last_slot", b"last_slot", "max_catchup", b"max_catchup", "max_runs", b"max_runs", "namespace", b"namespace", "next_fire_at", b"next_fire_at", "next_slot", b"next_slot", "notice", b"notice", "overlap", b"overlap", "pause", b"pause", "pause_reason", b"pause_reason", "priority", b"priority", "retry", b"retry", "runs_started", b"runs_started", "schedule_id", b"schedule_id", "start_at", b"start_at", "status", b"status", "task_queue", b"task_queue", "template_run_id", b"template_run_id", "timeout_ms", b"timeout_ms", "timezone", b"timezone", "timing", b"timing", "updated_at", b"updated_at", "version", b"version", "words", b"words", "workflow_type", b"workflow_type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__timeout_ms: _TypeAlias = _typing.Literal["timeout_ms"]  # noqa: Y015
     _WhichOneofArgType__timeout_ms: _TypeAlias = _typing.Literal["_timeout_ms", b"_timeout_ms"]  # noqa: Y015

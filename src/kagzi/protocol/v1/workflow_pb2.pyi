@@ -79,6 +79,7 @@ class WorkflowRun(_message.Message):
     INPUT_FIELD_NUMBER: _builtins.int
     OUTPUT_FIELD_NUMBER: _builtins.int
     SEED_FIELD_NUMBER: _builtins.int
+    SCHEDULE_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     """Whose run it is."""
     run_id: _builtins.str
@@ -119,6 +120,8 @@ class WorkflowRun(_message.Message):
     """Run id of the schedule's template that fired it; empty when none did."""
     seed: _builtins.int
     """What the run's random numbers derive from; a replay elsewhere needs it."""
+    schedule: _builtins.str
+    """The id of the schedule that fired it, as its creator chose it; empty when none did or it was deleted."""
     @_builtins.property
     def available_at(self) -> _timestamp_pb2.Timestamp:
         """When it may be claimed next (for a RUNNING run: when its lease ends); absent when it waits for something else
@@ -204,10 +207,11 @@ class WorkflowRun(_message.Message):
         input: _common_pb2.Payload | None = ...,
         output: _common_pb2.Payload | None = ...,
         seed: _builtins.int = ...,
+        schedule: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["available_at", b"available_at", "cancel_requested_at", b"cancel_requested_at", "created_at", b"created_at", "deadline_at", b"deadline_at", "failure", b"failure", "finished_at", b"finished_at", "input", b"input", "output", b"output", "retry", b"retry", "scheduled_for", b"scheduled_for", "started_at", b"started_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "available_at", b"available_at", "cancel_requested_at", b"cancel_requested_at", "continued_as", b"continued_as", "crashes", b"crashes", "created_at", b"created_at", "deadline_at", b"deadline_at", "external_id", b"external_id", "failure", b"failure", "finished_at", b"finished_at", "input", b"input", "labels", b"labels", "namespace", b"namespace", "output", b"output", "parent_run_id", b"parent_run_id", "parent_step_attempt_id", b"parent_step_attempt_id", "priority", b"priority", "retried_from", b"retried_from", "retry", b"retry", "root_run_id", b"root_run_id", "run_id", b"run_id", "schedule_id", b"schedule_id", "scheduled_for", b"scheduled_for", "seed", b"seed", "started_at", b"started_at", "state_json", b"state_json", "status", b"status", "task_queue", b"task_queue", "version", b"version", "waiting_json", b"waiting_json", "worker_id", b"worker_id", "workflow_type", b"workflow_type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "available_at", b"available_at", "cancel_requested_at", b"cancel_requested_at", "continued_as", b"continued_as", "crashes", b"crashes", "created_at", b"created_at", "deadline_at", b"deadline_at", "external_id", b"external_id", "failure", b"failure", "finished_at", b"finished_at", "input", b"input", "labels", b"labels", "namespace", b"namespace", "output", b"output", "parent_run_id", b"parent_run_id", "parent_step_attempt_id", b"parent_step_attempt_id", "priority", b"priority", "retried_from", b"retried_from", "retry", b"retry", "root_run_id", b"root_run_id", "run_id", b"run_id", "schedule", b"schedule", "schedule_id", b"schedule_id", "scheduled_for", b"scheduled_for", "seed", b"seed", "started_at", b"started_at", "state_json", b"state_json", "status", b"status", "task_queue", b"task_queue", "version", b"version", "waiting_json", b"waiting_json", "worker_id", b"worker_id", "workflow_type", b"workflow_type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,70 @@
+"""When a schedule of a request is due: cron, interval or words, in a time zone, within bounds. What cannot be read is
+refused with the field that says it. Pure: the time is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from kagzi.protocol.v1 import schedule_pb2 as pb
+from kagzi.server.api import checks
+from kagzi.store.errors import Refused, invalid
+from kagzi.store.templates import Template
+from kagzi.timetable import Timetable, TimetableError, read_cron, read_interval, read_text
+
+_TEXT_BYTES = 1_000
+_SHORTEST_MS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """No slot lies before `start`, or at or after `end`."""
+
+    start: datetime | None
+    end: datetime | None
+
+
+def bounds(
+    request: pb.CreateScheduleRequest | pb.UpdateScheduleRequest | pb.PreviewScheduleRequest.Proposal,
+    before: Template | None = None,
+    clear: Collection[str] = (),
+    path: str = "",
+) -> Bounds:
+    """The bounds of a request; those of the schedule as it was where it gives none."""
+    start = None if before is None or "start_at" in clear else before.starts_at
+    end = None if before is None or "end_at" in clear else before.ends_at
+    if request.HasField("start_at"):
+        start = checks.timestamp(request.start_at, f"{path}start_at")
+    if request.HasField("end_at"):
+        end = checks.timestamp(request.end_at, f"{path}end_at")
+    if start is not None and end is not None and end <= start:
+        blamed = "end_at" if request.HasField("end_at") or before is None else "start_at"
+        raise invalid(f"{path}{blamed}", f"end_at, {end}, must be later than start_at, {start}")
+    return Bounds(start, end)
+
+
+def read(timing: pb.ScheduleTiming, timezone: str, given: Bounds, now: datetime, path: str = "") -> Timetable:
+    """The timetable that a request asks for. An interval counts from the first moment it may fire, else from now."""
+    # Whole seconds, so that its slots can be said in words.
+    anchor = given.start or now.replace(microsecond=0)
+    field = timing.WhichOneof("timing")
+    try:
+        if field == "cron":
+            return read_cron(checks.name(timing.cron, f"{path}timing.cron"), timezone)
+        if field == "every_ms":
+            every = checks.duration_ms(timing.every_ms, f"{path}timing.every_ms", minimum=_SHORTEST_MS)
+            # An interval is in no zone; one that does not exist is a mistake all the same.
+            read_cron("@daily", timezone)
+            return read_interval(timedelta(milliseconds=every), anchor)
+        if field == "text":
+            return read_text(checks.name(timing.text, f"{path}timing.text", maximum=_TEXT_BYTES), timezone, anchor)
+    except TimetableError as error:
+        raise _refused(error, str(field), path) from None
+    raise invalid(f"{path}timing", "timing is missing: give cron, every_ms or text")
+
+
+def _refused(error: TimetableError, field: str, path: str) -> Refused:
+    blamed = "timezone" if error.field == "timezone" else f"timing.{field}"
+    return invalid(f"{path}{blamed}", str(error))

@@ -1,0 +1,114 @@
+"""Fires schedules: sleeps until the earliest is due and starts its run. It is the coordinator's duty that must be on
+time, and so has a loop of its own: nothing else that the coordinator does delays it. A schedule that cannot fire is
+marked and never stops the others. Whether something is due is asked of the database alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import structlog
+
+from kagzi.server import planner
+from kagzi.server.announcer import Announcer
+from kagzi.server.clock import DatabaseClock
+from kagzi.server.lifecycle import Loop, Wakeup
+from kagzi.server.notifier import Notifier
+from kagzi.server.settings import Settings
+from kagzi.store import firing
+from kagzi.store.database import Database
+from kagzi.store.errors import Unreachable
+from kagzi.store.firing import Fired, Held, Upcoming
+from kagzi.store.notices import Kind
+
+log = structlog.get_logger(__name__)
+
+# Past a due time by this much before looking, so that a timer that ends early does not look twice.
+_PAST = 0.0005
+# What others fire at this moment is looked for again after this, then less and less often.
+_SOON = 0.005
+_LONGEST = 0.5
+_PATIENCE = 2.0
+
+
+class Firing(Loop):
+    """The schedules of all namespaces, as far as this server is quick enough to fire them."""
+
+    name = "firing"
+
+    def __init__(self, database: Database, notifier: Notifier, announcer: Announcer, settings: Settings) -> None:
+        super().__init__()
+        self.clock = DatabaseClock()
+        self._database = database
+        self._announcer = announcer
+        self._batch = settings.coordinator_batch_size
+        self._interval = settings.coordinator_interval_secs
+        self._wakeup = Wakeup()
+        # Looks in a row that found something due and could not get it.
+        self._missed = 0
+        notifier.subscribe(Kind.CLOCK, lambda _key: self.look())
+
+    def look(self) -> None:
+        """A schedule may be due sooner than what is waited for."""
+        self._wakeup.set()
+
+    async def run(self) -> None:
+        while not self.stopping.is_set():
+            try:
+                pause = await self.fire_due()
+            except Unreachable:
+                log.warning("firing_without_database")
+                pause = self._interval
+            await self._wakeup.wait(pause)
+
+    async def fire_due(self) -> float:
+        """Fires everything that is due; answers how long to wait for what comes next."""
+        while True:
+            coming = await self._database.read(firing.upcoming, _PATIENCE)
+            self.clock.observe(coming.now)
+            if not coming.due:
+                self._missed = 0
+                return self._nap(coming, self._interval)
+            due = await self._database.read(lambda c: firing.due(c, self._batch), _PATIENCE)
+            moved = 0
+            for namespace, template_ids in due.items():
+                moved += await self._fire(namespace, template_ids)
+            if not moved:
+                # Another server fires it, or somebody holds what it needs.
+                self._missed += 1
+                return self._nap(coming, min(_SOON * 2.0**self._missed, _LONGEST))
+
+    def _nap(self, coming: Upcoming, longest: float) -> float:
+        """How long to wait when nobody wakes the loop."""
+        if coming.at is None:
+            return longest
+        return min(longest, max(0.0, self.clock.until(coming.at)) + _PAST)
+
+    async def _fire(self, namespace: str, template_ids: Sequence[str]) -> int:
+        """Fires some schedules of a namespace in one transaction; answers how many moved on."""
+        try:
+            fired = await self._database.transact(
+                lambda c: firing.fire(c, namespace, template_ids, planner.plan), _PATIENCE
+            )
+        except Unreachable:
+            raise
+        except Exception as error:
+            if len(template_ids) > 1:
+                # One of them is to blame: each stands alone.
+                return sum([await self._fire(namespace, [template_id]) for template_id in template_ids])
+            if isinstance(error, Held):
+                return 0
+            log.exception("schedule_not_fired", namespace=namespace, template=template_ids[0])
+            reason = f"its run cannot be stored ({type(error).__name__}): look for schedule_not_fired in the log"
+            fired = Fired()
+            broken = {template_ids[0]: reason}
+            await self._database.transact(lambda c: firing.mark(c, namespace, broken, fired), _PATIENCE)
+        self._tell(namespace, fired)
+        return fired.moved
+
+    def _tell(self, namespace: str, fired: Fired) -> None:
+        self._announcer.announce(namespace, fired.outcome)
+        for schedule, error in fired.broken.items():
+            log.warning("schedule_broken", namespace=namespace, schedule=schedule, error=error)
+        for template, notice in fired.notices.items():
+            log.warning("schedule_notice", namespace=namespace, template=template, notice=notice)

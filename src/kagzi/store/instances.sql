@@ -1,0 +1,49 @@
+-- name: lock
+-- Live runs of these templates, and whether each could be locked: what somebody else holds is skipped. The caller holds
+-- the templates' locks, so no other run of theirs appears meanwhile.
+with live as materialized (
+    select r.run_id, r.schedule_id, r.status = 'PENDING' and r.available_at = 'infinity' as waits
+    from kagzi.workflow_runs r
+    where r.namespace = :namespace and r.schedule_id = any (:template_ids::uuid[])
+      and r.status in ('PENDING', 'RUNNING', 'SLEEPING')
+), locked as materialized (
+    select r.run_id
+    from kagzi.workflow_runs r
+    where r.namespace = :namespace and r.schedule_id = any (:template_ids::uuid[])
+      and r.status in ('PENDING', 'RUNNING', 'SLEEPING')
+    order by r.run_id
+    for no key update skip locked
+)
+select live.run_id, live.schedule_id, live.waits,
+       exists (select 1 from locked where locked.run_id = live.run_id) as locked
+from live
+order by live.run_id;
+
+-- name: await_ends
+-- The next run of their schedule waits for the end of these. The caller holds their locks.
+update kagzi.workflow_runs r
+set awaited = true
+where r.namespace = :namespace and r.run_id = any (:run_ids::uuid[]) and not r.awaited
+  and r.status in ('PENDING', 'RUNNING', 'SLEEPING');
+
+-- name: lock_waiting
+-- Runs of these templates that wait for the end of the one before, locked in key order: of two ends at once the second
+-- waits here and then sees the first.
+select r.run_id
+from kagzi.workflow_runs r
+where r.namespace = :namespace and r.schedule_id = any (:template_ids::uuid[])
+  and r.status = 'PENDING' and r.available_at = 'infinity'
+order by r.run_id
+for no key update;
+
+-- name: release
+-- Makes waiting runs due whose schedule has no other live run. The caller holds their locks.
+update kagzi.workflow_runs r
+set available_at = kagzi.now()
+where r.namespace = :namespace and r.run_id = any (:run_ids::uuid[])
+  and r.status = 'PENDING' and r.available_at = 'infinity'
+  and not exists (select 1 from kagzi.workflow_runs o
+                  where o.namespace = :namespace and o.schedule_id = r.schedule_id
+                    and o.status in ('PENDING', 'RUNNING', 'SLEEPING') and o.run_id <> r.run_id
+                    and not (o.status = 'PENDING' and o.available_at = 'infinity'))
+returning r.run_id, r.task_queue;
