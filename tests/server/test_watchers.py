@@ -15,6 +15,7 @@ from kagzi.protocol.v1.common_pb2 import CANCELLED, COMPLETED, FAILED, ErrorDeta
 from kagzi.protocol.v1.workflow_pb2_grpc import WorkflowServiceStub
 from kagzi.sdk import calls
 from kagzi.server.app import Server
+from kagzi.store.notices import Kind
 from tests.sdk.serving import completed, continued, echo, encoded, failed, new_id, serving, working
 
 NEVER = 60.0
@@ -108,6 +109,40 @@ async def test_ends_of_this_server_are_told_without_asking_the_database(database
     assert (client.ended[bad].status, client.ended[bad].failure.message) == (FAILED, "no more")
     assert (client.ended[ugly].status, client.ended[ugly].failure.message) == (CANCELLED, "enough")
     assert looks == []
+
+
+async def test_a_run_that_was_started_here_is_watched_without_asking_the_database(database_url: str) -> None:
+    async with (
+        serving(database_url, dispatcher_interval_secs=NEVER) as server,
+        working(server.address, "held") as hand,
+        watching(server) as client,
+    ):
+        await asyncio.wait_for(server.notifier.connected.wait(), 10)
+        looks = count_looks(server)
+        run_id = await client.start("held")
+        await client.watch(run_id)
+        await hand.end(run_id, completed(1))
+        await client.end_of(run_id)
+    assert looks == []
+
+
+async def test_a_run_that_ended_elsewhere_before_anybody_watched_is_told_at_once(database_url: str) -> None:
+    async with (
+        serving(database_url, dispatcher_interval_secs=NEVER) as here,
+        serving(database_url) as there,
+        working(there.address, "held") as hand,
+        watching(here) as client,
+    ):
+        await asyncio.wait_for(here.notifier.connected.wait(), 10)
+        await asyncio.wait_for(there.notifier.connected.wait(), 10)
+        heard = asyncio.Event()
+        here.notifier.subscribe(Kind.ENDED, lambda _: heard.set())
+        run_id = await client.start("held")
+        await hand.end(run_id, completed("there"))
+        await asyncio.wait_for(heard.wait(), 10)
+        await client.watch(run_id)
+        ended = await client.end_of(run_id)
+    assert ended.output.data == b'"there"'
 
 
 async def test_a_run_that_never_started_is_told_when_it_is_cancelled(database_url: str) -> None:

@@ -30,7 +30,7 @@ _LONGEST_PAUSE = 2.0
 # A dead peer is found out within this and the timeout of a command, rather than by TCP after hours.
 _PING_EVERY = 10.0
 # Notices of the same moment share a statement; a lone one goes at once.
-_GAP = 0.005
+_GAP = 0.02
 _MOST_AT_ONCE = 1_000
 _MOST_WAITING = 10_000
 

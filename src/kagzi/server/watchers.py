@@ -23,7 +23,7 @@ from kagzi.store import namespaces, rows, watches
 from kagzi.store.database import Database
 from kagzi.store.errors import Refused, Unreachable, invalid
 from kagzi.store.notices import key_hash
-from kagzi.store.operation import Ended
+from kagzi.store.operation import Ended, Kind, Operation
 from kagzi.store.watches import Stand
 
 log = structlog.get_logger(__name__)
@@ -33,7 +33,8 @@ _GAP = 0.02
 # Runs of one statement, and bytes of outputs that are read at a time.
 _MOST_AT_ONCE = 5_000
 _OUTPUT_BYTES = 4 << 20
-# Ends of this server that are remembered, and how large one may be.
+# Runs that began in this server, and ends, that are remembered, and how large an end may be.
+_BORN = 10_000
 _RECENT = 1_024
 _RECENT_BYTES = 8_192
 # Runs that one stream may watch.
@@ -60,6 +61,8 @@ class Watchers(Loop):
         self._noticed: set[str] = set()
         self._watches: set[Watch] = set()
         self._recent: OrderedDict[tuple[str, str], Ended] = OrderedDict()
+        # Runs of this server that live as far as anybody has said: whoever watches one need not ask for it.
+        self._born: defaultdict[str, OrderedDict[str, None]] = defaultdict(OrderedDict)
         self._wakeup = Wakeup()
 
     async def serve(self, requests: AsyncIterator[WatchWorkflowsRequest]) -> AsyncIterator[WatchWorkflowsResponse]:
@@ -115,10 +118,25 @@ class Watchers(Loop):
                 runs.setdefault(run_id, []).append((watch, run_id))
         known = [one for run_id in wanted if (one := self._recent.get((watch.namespace, run_id))) is not None]
         self._pass_on(watch.namespace, known)
-        self._ask(watch.namespace, [run_id for run_id in wanted if run_id in runs])
+        born = self._born[watch.namespace]
+        self._ask(watch.namespace, [run_id for run_id in wanted if run_id in runs and run_id not in born])
+
+    def applied(self, namespace: str, operations: Sequence[Operation]) -> None:
+        """Operations of this server, right after the commit."""
+        born = self._born[namespace]
+        if not born:
+            self._by_hash[key_hash(namespace)] = namespace
+        for operation in operations:
+            if operation.kind is Kind.START and not operation.refused:
+                born[operation.run_id] = None
+        while len(born) > _BORN:
+            born.popitem(last=False)
 
     def ended(self, namespace: str, ended: Sequence[Ended]) -> None:
         """Runs that ended in this server, right after the commit."""
+        born = self._born[namespace]
+        for one in ended:
+            born.pop(one.run_id, None)
         if self._watches:
             self._pass_on(namespace, ended)
             self._remember(namespace, ended)
@@ -149,8 +167,10 @@ class Watchers(Loop):
         """A notice of another server: something ended in the namespace with this hash; None: anywhere."""
         if key is None:
             self._noticed.update(self._runs)
+            self._born.clear()
         elif key in self._by_hash:
             self._noticed.add(self._by_hash[key])
+            self._born.pop(self._by_hash[key], None)
         if self._noticed:
             self._wakeup.set()
 
