@@ -24,6 +24,7 @@ from tests.sdk.stage import (
     post,
     recording,
     serving,
+    until,
 )
 
 
@@ -48,18 +49,33 @@ async def test_credit_is_given_for_every_slot_and_again_when_one_is_free() -> No
         await recorder.until(lambda: recorder.credit == 3)
 
 
-async def test_a_slot_stays_taken_until_the_last_operation_is_answered() -> None:
+async def test_the_credit_of_a_run_that_is_over_travels_with_its_last_operation() -> None:
     async with recording() as recorder, on_shift(post(recorder.address, concurrency=1)) as crew:
         recorder.answers = False
         run = await first_run(recorder, crew)
         run.step("charge")
+        await recorder.until(lambda: len(recorder.operations) == 1)
+        assert recorder.credit == 1
         run.finish()
         await recorder.until(lambda: len(recorder.operations) == 2)
-        first, last = (operation.number for operation in recorder.operations)
-        recorder.say(pb.ConnectResponse(accepted=[first]))
-        recorder.say(pb.ConnectResponse(accepted=[last]))
+        assert recorder.credit == 2
+        assert len(crew.shift.leases) == 1, "it is named in heartbeats until it is answered"
+        recorder.say(pb.ConnectResponse(accepted=[operation.number for operation in recorder.operations]))
+        await until(lambda: not crew.shift.leases)
+        assert recorder.credit == 2
+
+
+async def test_while_answers_stay_away_a_worker_holds_at_most_twice_its_slots() -> None:
+    async with recording() as recorder, on_shift(post(recorder.address, concurrency=1)) as crew:
+        recorder.answers = False
+        (await first_run(recorder, crew)).finish()
         await recorder.until(lambda: recorder.credit == 2)
-        assert len(crew.shift.leases) == 0
+        recorder.say(pb.ConnectResponse(deliveries=[delivery()]))
+        (await crew.run(1)).finish()
+        await recorder.until(lambda: len(recorder.operations) == 2)
+        assert recorder.credit == 2
+        recorder.say(pb.ConnectResponse(accepted=[recorder.operations[0].number]))
+        await recorder.until(lambda: recorder.credit == 3)
 
 
 async def test_a_server_hands_over_as_many_runs_as_there_are_slots(database_url: str) -> None:
@@ -85,8 +101,7 @@ async def test_everything_sent_in_one_turn_travels_in_one_frame_and_order_is_kep
         assert names(frame.operations) == [f"s{number}" for number in range(100)]
         assert [operation.number for operation in frame.operations] == list(range(1, 101))
         run.finish()
-        await recorder.until(lambda: recorder.credit == 4)
-        assert heard == names(frame.operations)
+        await until(lambda: heard == names(frame.operations))
 
 
 async def test_a_frame_is_cut_at_a_thousand_operations() -> None:
@@ -150,8 +165,7 @@ async def test_what_was_not_answered_comes_again_in_order_over_the_next_stream()
         recorder.say(pb.ConnectResponse(accepted=[operation.number for operation in recorder.operations[3:]]))
         recorder.answers = True
         run.finish()
-        await recorder.until(lambda: recorder.credit == 6)
-        assert heard == ["a", "b", "c", "d"]
+        await until(lambda: heard == ["a", "b", "c", "d"])
 
 
 async def test_a_worker_goes_on_at_the_next_server_of_its_list() -> None:

@@ -56,7 +56,7 @@ class Lease:
         self.begin_until = 0.0
         # Somebody else has the run: nothing more is written.
         self.lost = False
-        # It was given away or dropped: its slot is free once nothing is unanswered.
+        # It was given away or dropped: nothing of it runs, only answers are awaited.
         self.over = False
         self.unanswered = 0
         # The whole delivery while it waits to be begun, and what arrived for it meanwhile.
@@ -70,6 +70,8 @@ class Leases:
 
     def __init__(self) -> None:
         self.by_token: dict[str, Lease] = {}
+        # How many of these are over.
+        self._over = 0
         self._length = 0.0
         self._margin = 0.0
         # A moment, and the latest that the database's clock can have shown then, in microseconds.
@@ -77,6 +79,13 @@ class Leases:
 
     def __len__(self) -> int:
         return len(self.by_token)
+
+    def room(self, concurrency: int) -> int:
+        """How many more runs could be held. A run that is over needs no slot: its credit travels with its last
+        operation, so that the server has the slot when it tells of the end. While answers stay away there is a limit.
+        """
+        held = len(self.by_token)
+        return min(concurrency - (held - self._over), 2 * concurrency - held)
 
     def all(self) -> list[Lease]:
         """A copy that other threads may ask for: making it is one step of the interpreter."""
@@ -107,9 +116,18 @@ class Leases:
             return 0.0
         return min(until, at_the_latest) - self._margin
 
+    def finish(self, lease: Lease) -> None:
+        """The run was given away or dropped."""
+        if not lease.over:
+            lease.over = True
+            self._over += lease.token in self.by_token
+
     def remove(self, lease: Lease) -> bool:
         """The run is in nobody's hands here any more; False when it was not before."""
-        return self.by_token.pop(lease.token, None) is not None
+        if self.by_token.pop(lease.token, None) is None:
+            return False
+        self._over -= lease.over
+        return True
 
     def renewed(self, named: Collection[Lease], answer: pb.HeartbeatResponse, sent_at: float) -> None:
         """What a heartbeat sent at `sent_at` with these leases was answered. Called by the thread of the heartbeats."""

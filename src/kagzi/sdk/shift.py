@@ -130,14 +130,14 @@ class Shift:
         """The run was given away, ended or dropped."""
         lease = self.leases.by_token.get(run.token)
         if lease is not None:
-            lease.over = True
+            self.leases.finish(lease)
             if not lease.unanswered:
                 self._free(lease)
 
     @property
     def room(self) -> int:
         """How many more runs could be held."""
-        return self._post.concurrency - len(self.leases) if self._open else 0
+        return self.leases.room(self._post.concurrency) if self._open else 0
 
     def hello(self) -> pb.Hello:
         """The registration with all that is held. What has not arrived whole never will over the next stream."""
@@ -195,7 +195,7 @@ class Shift:
 
     def _release(self, lease: Lease) -> None:
         self.outbox.send(lease, "release", pb.Release(operation_id=str(uuid_utils.uuid4())))
-        lease.over = True
+        self.leases.finish(lease)
 
     def told(self, run: pb.Held, facts: Sequence[pb.Fact]) -> None:
         """Something happened for a run while it is here."""
