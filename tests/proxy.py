@@ -1,5 +1,5 @@
 """A way to PostgreSQL that a test can watch and break. It forwards every message, counts statements and commits, and on
-request loses what a network loses: the answer to a COMMIT that took effect, which it can also hold back, the connection
+request loses what a network loses: the answer to a commit that took effect, which it can also hold back, the connection
 between two statements, or the whole database. It changes no message and never answers in the server's place.
 """
 
@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import struct
 from collections.abc import AsyncIterator
 from typing import Self
 from urllib.parse import parse_qs, urlsplit
 
 _SSL_REQUEST = 80877103
+_WRITES = re.compile(r"\b(insert into|update|delete from) kagzi\.", re.IGNORECASE)
 
 
 class Proxy:
@@ -26,9 +28,9 @@ class Proxy:
         # Texts of executed statements, those of the protocol's simple and extended form alike.
         self.statements: list[str] = []
         self.commits = 0
-        # How many answers to COMMIT are still to be lost.
+        # How many answers to a commit are still to be lost.
         self.answers_to_lose = 0
-        # How many answers to COMMIT are still to be held back, and whether those that are may go.
+        # How many answers to a commit are still to be held back, and whether those that are may go.
         self.answers_to_hold = 0
         self.released = asyncio.Event()
         # Cut the connection instead of forwarding this many-th statement inside a transaction; None: never.
@@ -178,7 +180,8 @@ class _Link:
             self._inside += 1
             if self._inside == self._proxy.cut_before:
                 return False
-        if word == "COMMIT":
+        # A statement outside of a transaction is one, and commits by itself if it writes.
+        if word == "COMMIT" or (self._inside is None and word != "BEGIN" and _WRITES.search(statement)):
             self._proxy.commits += 1
             if self._proxy.answers_to_lose:
                 self._proxy.answers_to_lose -= 1
@@ -200,7 +203,7 @@ class _Link:
                 self._client_out.write(kind + struct.pack("!I", len(body) + 4) + body)
                 await self._client_out.drain()
             elif kind == b"Z":
-                # The server is done with the COMMIT; nobody hears of it.
+                # The server has committed; nobody hears of it.
                 self._proxy.cuts += 1
                 return
 

@@ -26,7 +26,7 @@ async def _starts_with_inputs(world: World) -> Callable[[], Awaitable[object]]:
     first = await world.start(external_id="a")
     assert first
     replace = operations.start(external_id="a", on_conflict=3, input=Payload(data=b"1"))
-    return _flush(world, replace, operations.start(input=Payload(data=b"2")))
+    return _flush(world, replace, operations.start(external_id="b", input=Payload(data=b"2")))
 
 
 async def _end_of_a_child_and_the_waking_of_its_parent(world: World) -> Callable[[], Awaitable[object]]:

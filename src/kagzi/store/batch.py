@@ -21,6 +21,7 @@ from kagzi.store import (
     commits,
     endings,
     errors,
+    express,
     facts,
     leases,
     mutations,
@@ -66,7 +67,54 @@ async def flush(
     rules: Rules = _RULES,
 ) -> list[Outcome]:
     """Applies the operations and commits. Each has its answer afterwards; one outcome for each transaction it took."""
+    outcomes = await _shortly(database, namespace, operations, lease, patience)
+    left = [operation for operation in operations if operation.answer is None]
+    return outcomes + await _at_length(database, namespace, left, lease, patience, rules) if left else outcomes
 
+
+async def _shortly(
+    database: Database, namespace: str, operations: Sequence[Operation], lease: timedelta, patience: float
+) -> list[Outcome]:
+    """What can go the short way has its answer afterwards."""
+    for operation in operations:
+        operation.answer = None
+    outcomes = []
+    starts = express.starts(operations)
+    if starts:
+        outcomes += await _one_way(database, lambda c: express.start(c, namespace, starts, lease), patience)
+    advances = express.advances(operations)
+    if advances:
+        outcomes += await _one_way(database, lambda c: express.advance(c, namespace, advances), patience)
+    return outcomes
+
+
+async def _one_way(
+    database: Database, way: Callable[[Connection], Awaitable[Outcome | None]], patience: float
+) -> list[Outcome]:
+    async def work(connection: Connection) -> Outcome | None:
+        try:
+            return await way(connection)
+        except asyncpg.LockNotAvailableError as error:
+            raise _Waits from error
+
+    try:
+        outcome = await database.read(work, patience)
+        return [] if outcome is None else [outcome]
+    except errors.Unreachable:
+        raise
+    except Exception as error:  # noqa: BLE001 - the longer way finds out whose fault it is
+        log.debug("short_way_failed", error=type(error).__name__)
+        return []
+
+
+async def _at_length(
+    database: Database,
+    namespace: str,
+    operations: Sequence[Operation],
+    lease: timedelta,
+    patience: float,
+    rules: Rules,
+) -> list[Outcome]:
     async def work(connection: Connection) -> Outcome:
         try:
             return await apply(connection, namespace, operations, lease, rules)
@@ -79,7 +127,7 @@ async def flush(
         raise
     except _Waits:
         left = _set_waiting(operations)
-        return await flush(database, namespace, left, lease, patience, rules) if left else [Outcome()]
+        return await _at_length(database, namespace, left, lease, patience, rules) if left else [Outcome()]
     except Exception as error:  # noqa: BLE001 - whatever one operation runs into is not the fate of the others
         if len(operations) == 1:
             operations[0].answer = _unwritable(operations[0], error)
@@ -130,7 +178,7 @@ async def _apart(
         part = [operation for group in half for operation in group]
         left = waves.unfallen(part, operations)
         if left:
-            outcomes += await flush(database, namespace, left, lease, patience, rules)
+            outcomes += await _at_length(database, namespace, left, lease, patience, rules)
     return outcomes
 
 

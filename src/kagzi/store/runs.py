@@ -49,8 +49,7 @@ async def start(
         if external:
             await _refuse_race(connection, namespace, external)
         if started == len(left):
-            for operation in left:
-                _answer(operation, operation.run_id, "PENDING" if operation.slot is None else "RUNNING", outcome)
+            _answer_stored(left, outcome)
             return
         left = await _resolve(connection, namespace, left, outcome)
         if not left:
@@ -62,6 +61,27 @@ async def start(
             subject=operation.body.external_id,
             retry_after_ms=100,
         )
+
+
+async def insert(
+    connection: Connection,
+    namespace: str,
+    operations: Sequence[Operation],
+    lease: timedelta,
+    outcome: Outcome,
+) -> bool:
+    """Stores the runs of these starts, which name neither external id nor parent. Answers all, or none when one of them
+    was not stored; says which.
+    """
+    stored = await _insert(connection, namespace, operations, lease, outcome) == len(operations)
+    if stored:
+        _answer_stored(operations, outcome)
+    return stored
+
+
+def _answer_stored(operations: Sequence[Operation], outcome: Outcome) -> None:
+    for operation in operations:
+        _answer(operation, operation.run_id, "PENDING" if operation.slot is None else "RUNNING", outcome)
 
 
 def _insertion_order(operation: Operation) -> tuple[str, str]:
