@@ -16,6 +16,7 @@ from kagzi.protocol.v1.workflow_pb2 import CancelWorkflowRequest, SignalWorkflow
 from kagzi.server.api import missed
 from kagzi.server.api.missed import Missed
 from tests.laws.operations import new_id
+from tests.laws.world import World
 from tests.server.calls import refusal
 from tests.server.wire import Place, Worker, serving
 
@@ -102,6 +103,48 @@ async def test_a_heartbeat_brings_at_most_a_mebibyte_of_news_and_the_rest_later(
     beat = await place.workers.Heartbeat(pb.HeartbeatRequest(worker_id=worker_id, held=[run]))
     assert len(beat.wakes) == 1
     assert beat.ByteSize() < 1 << 20
+    await worker.close()
+
+
+async def test_a_heartbeat_renews_a_run_that_was_locked_for_a_moment(place: Place, database_url: str) -> None:
+    """As it is most of the time while it writes one result after another."""
+    worker = Worker(place)
+    await worker.hello(credit=1)
+    run_id = await place.start()
+    [run] = await worker.take()
+    await place.workflows.CancelWorkflow(CancelWorkflowRequest(run_id=run_id))
+    worker_id = next(frame.welcome.worker_id for frame in worker.frames if frame.HasField("welcome"))
+    lease = "select available_at from kagzi.workflow_runs where run_id = $1"
+    before = await place.connection.fetchval(lease, run_id)
+    place.proxy.statements.clear()
+    async with World(place.server.database, place.connection, database_url).held(run_id):
+        beating = asyncio.ensure_future(place.workers.Heartbeat(pb.HeartbeatRequest(worker_id=worker_id, held=[run])))
+        async with asyncio.timeout(10):
+            while sum("'BUSY'" in text for text in place.proxy.statements) < 3:  # noqa: ASYNC110 - it asks again
+                await asyncio.sleep(0.002)
+    beat = await beating
+    assert not beat.lost
+    assert beat.cancelled == [run_id]
+    assert await place.connection.fetchval(lease, run_id) > before
+    await worker.close()
+
+
+async def test_a_heartbeat_does_not_wait_for_whoever_keeps_a_run_locked(place: Place, database_url: str) -> None:
+    worker = Worker(place)
+    await worker.hello(credit=2)
+    for _ in range(2):
+        await place.start()
+    runs = await worker.take(2)
+    locked, free = runs
+    await place.workflows.CancelWorkflow(CancelWorkflowRequest(run_id=locked.run_id))
+    worker_id = next(frame.welcome.worker_id for frame in worker.frames if frame.HasField("welcome"))
+    lease = "select available_at from kagzi.workflow_runs where run_id = $1"
+    before = await place.connection.fetchval(lease, free.run_id)
+    async with World(place.server.database, place.connection, database_url).held(locked.run_id):
+        beat = await place.workers.Heartbeat(pb.HeartbeatRequest(worker_id=worker_id, held=runs))
+        assert not beat.lost
+        assert beat.cancelled == [locked.run_id], "that needs no lock"
+        assert await place.connection.fetchval(lease, free.run_id) > before
     await worker.close()
 
 

@@ -4,9 +4,13 @@ another server may have drained a worker, or taken its goodbye, a moment ago.
 
 from __future__ import annotations
 
+import asyncio
+import random
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 
 from asyncpg.connection import Connection
 
@@ -26,6 +30,8 @@ _MOST_PLACES = 10_000
 _MOST_HELD = 20_000
 # As much of what arrived for held runs goes with one heartbeat.
 _WAKES_BYTES = 1 << 20
+_BUSY_SECS = 1.0
+_BUSY_PAUSE = 0.004
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,22 +117,33 @@ class Enrolment:
         answer = await self._database.transact(beat)
         for task_queue in answer.put_back:
             self._announcer.due(namespace, task_queue)
-        lost, cancelled = [*answer.renewal.lost], [*answer.renewal.cancelled]
-        if answer.renewal.busy:
-            # Somebody had these rows locked for a moment.
-            again = await self._database.transact(
-                lambda c: workers.renew(c, namespace, answer.renewal.busy, lease_ms=self._lease_ms)
-            )
+        lost, cancelled = [*answer.renewal.lost], {*answer.renewal.cancelled}
+        for again in await self._renew_busy(namespace, answer.renewal.busy):
             lost += again.lost
-            cancelled += again.cancelled
+            cancelled |= {*again.cancelled}
         return pb.HeartbeatResponse(
             now_us=rows.microseconds(answer.now),
             lease_until_us=rows.microseconds(answer.lease_until),
             lost=[pb.Held(run_id=run_id, claim_token=token) for run_id, token in lost],
-            cancelled=cancelled,
+            cancelled=sorted(cancelled),
             should_drain=answer.should_drain,
             wakes=await self._wakes(namespace, held),
         )
+
+    async def _renew_busy(self, namespace: str, busy: Sequence[Pair]) -> list[workers.Renewal]:
+        """Tries again what somebody had locked. A run that writes one result after another is locked most of the time,
+        for a moment each; whoever keeps one locked for longer delays this heartbeat no more than a second.
+        """
+        renewals: list[workers.Renewal] = []
+        until, pause = time.monotonic() + _BUSY_SECS, _BUSY_PAUSE
+        while busy and time.monotonic() < until:
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+            pause = min(pause * 2, _BUSY_SECS / 8)
+            renew = partial(workers.renew, namespace=namespace, held=busy, lease_ms=self._lease_ms)
+            again = await self._database.transact(renew)
+            renewals.append(again)
+            busy = again.busy
+        return renewals
 
     async def _wakes(self, namespace: str, held: Sequence[Pair]) -> list[pb.Wake]:
         """Facts that are there for held runs: what a lost notice would have told."""

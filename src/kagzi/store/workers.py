@@ -57,9 +57,9 @@ class Renewal:
     lost: tuple[Pair, ...] = ()
     # This token's own operation gave the run back or ended it: the answer is on its way.
     ended: tuple[Pair, ...] = ()
-    # Somebody has locked the row: not renewed, not lost, to be tried again at once.
+    # Somebody has locked the row: not renewed, not lost, to be tried again soon.
     busy: tuple[Pair, ...] = ()
-    # Runs among the renewed that are asked to cancel.
+    # Runs among the renewed and the busy that are asked to cancel.
     cancelled: tuple[str, ...] = ()
 
 

@@ -56,7 +56,8 @@ returning w.status, kagzi.now() as now, kagzi.now() + :lease_ms::bigint * interv
 -- name: renew
 -- Sets the leases of the named runs anew where the token of the locked version is the named one, also where the lease
 -- had run out and nobody took the run. Locks in key order and skips what somebody else holds: such a run is BUSY, not
--- LOST. A run that this very token gave back or ended is ENDED. For the rest another claim has won.
+-- LOST, and whether it is asked to cancel is told all the same. A run that this very token gave back or ended is ENDED.
+-- For the rest another claim has won.
 with named as materialized (
     select distinct n.run_id, n.token
     from unnest(:run_ids::uuid[], :tokens::uuid[]) as n(run_id, token)
@@ -72,14 +73,14 @@ with named as materialized (
     set available_at = kagzi.now() + :lease_ms::bigint * interval '1 millisecond'
     from locked l
     where r.namespace = :namespace and r.run_id = l.run_id
-    returning r.run_id, r.claim_token, r.cancel_requested_at
+    returning r.run_id, r.claim_token
 )
 select n.run_id, n.token,
        case when w.run_id is not null then 'RENEWED'
             when r.claim_token = n.token then 'BUSY'
             when r.last_token = n.token then 'ENDED'
             else 'LOST' end as verdict,
-       w.cancel_requested_at is not null as cancelled
+       coalesce(r.claim_token = n.token and r.cancel_requested_at is not null, false) as cancelled
 from named n
 left join renewed w on w.run_id = n.run_id and w.claim_token = n.token
 left join kagzi.workflow_runs r on r.namespace = :namespace and r.run_id = n.run_id
