@@ -29,6 +29,8 @@ _IDS = frozenset(
         "parent_run_id",
         "parent_step_attempt_id",
         "request_id",
+        "resolution_id",
+        "resume_id",
         "run_id",
         "schedule_id",
         "signal_id",
@@ -55,6 +57,7 @@ _INTEGERS = {
     "page_size": (-1, 101),
     "position": (-1, 20_001),
     "priority": (-1, 5),
+    "unclear": (-1, 2**15),
 }
 _MARK = "Q\x7fZ"
 # Half a surrogate pair, which is no text: three bytes, as the mark.

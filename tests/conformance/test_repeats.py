@@ -254,6 +254,20 @@ async def test_a_child_started_twice_is_one(place: Place, start_only: bool) -> N
     await worker.complete(run)
 
 
+async def test_a_resumption_is_known_by_its_id_also_when_the_run_has_ended_since(place: Place) -> None:
+    hand = await place.hand()
+    run_id = await place.start()
+    run = held(await hand.take(run_id))
+    parked = pb.Suspend(parked_json='{"reason": "a test"}', parked_hash="1")
+    await place.contract.workers.Suspend(pb.SuspendRequest(run=run, suspend=parked))
+    request = wf.ResumeWorkflowRequest(run_id=run_id, resume_id=new_id())
+    await _twice(place.contract.workflows.ResumeWorkflow, request)
+    await hand.complete(held(await hand.take(run_id)))
+    assert (await place.contract.workflows.ResumeWorkflow(request)).status == COMPLETED
+    with refused(ErrorDetail.PRECONDITION_FAILED):
+        await place.contract.workflows.ResumeWorkflow(wf.ResumeWorkflowRequest(run_id=run_id, resume_id=new_id()))
+
+
 async def test_cancel_and_terminate_sent_twice_are_one(place: Place) -> None:
     worker = await place.hand()
     run = held(await worker.take(await place.start()))

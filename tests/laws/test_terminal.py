@@ -18,6 +18,7 @@ from kagzi.store.operation import Operation, Outcome
 from tests.laws import operations
 from tests.laws.operations import EVERY_WRITE, NAMESPACE, Run
 from tests.laws.world import World
+from tests.store.given import new_id
 
 ENDINGS: dict[str, Callable[[Run], Operation]] = {
     "COMPLETED": operations.complete,
@@ -56,7 +57,7 @@ async def test_no_duty_of_the_server_changes_what_has_ended(world: World, status
     await world.database.transact(lambda c: workers.renew(c, NAMESPACE, held, lease_ms=30_000))
     await world.database.transact(lambda c: upkeep.expire(c, NAMESPACE, [run.run_id], timedelta(0)))
     with pytest.raises(Refused):
-        await world.database.transact(lambda c: runs.resume(c, NAMESPACE, run.run_id))
+        await world.database.transact(lambda c: runs.resume(c, NAMESPACE, run.run_id, new_id()))
     assert await world.contents() == before
 
 

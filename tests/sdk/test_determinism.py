@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kagzi import Context, Handle, Workflow, workflow
+from kagzi import Context, Handle, RunCancelled, Workflow, workflow
 from tests.sdk.rig import LONG, Rig, rigged
 
 
@@ -194,7 +194,11 @@ honest = True
 
 async def moody(ctx: Context) -> list[Any]:
     first = await ctx.step("a" if honest else "z", say, "a")
-    return [first, await ctx.receive("go", str)]
+    try:
+        return [first, await ctx.receive("go", str)]
+    except asyncio.CancelledError:
+        await ctx.step("cleanup", say, "sorry")
+        raise
 
 
 async def test_a_parked_run_is_resumed_by_a_persons_word(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,6 +255,70 @@ async def test_a_changed_input_is_a_warning_and_the_recorded_result_counts(
 
     assert "is called with another input than the one on record" in caplog.text
     assert handle.run_id in caplog.text
+    [warning] = (await handle.describe()).warnings
+    assert warning.step_id == "a"
+    assert warning.message in caplog.text
+
+
+async def test_a_warning_stands_on_the_run_once_however_often_it_is_replayed(rig: Rig) -> None:
+    handle = await suspended(rig, called_with("old"))
+    assert (await handle.describe()).warnings == ()
+    for _ in range(2):
+        async with rig.working(order(called_with("new"))):
+            await handle.signal("other", "wakes nobody")
+            await rig.fetch("update kagzi.workflow_runs set available_at = now() where run_id = $1", handle.run_id)
+            await rig.until(
+                "select 1 from kagzi.workflow_runs where run_id = $1 and warnings is not null", handle.run_id
+            )
+            await rig.sleeping(handle)
+    [warning] = (await handle.describe()).warnings
+    [listed] = [run async for run in rig.client.runs(type="order")]
+    assert listed.warnings == (warning,)
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["asked before it was parked", "asked while it was parked"])
+async def test_a_parked_run_that_is_asked_to_cancel_is_cancelled(rig: Rig, before: bool) -> None:
+    handle = await suspended(rig, original)
+    async with rig.working(order(renamed)):
+        if not before:
+            await handle.signal("go", "went")
+            await parked(rig, handle)
+        await handle.cancel("no longer wanted")
+        with pytest.raises(RunCancelled, match=r"does not fit its history, so no cleanup ran: .* 'bee' at test_det"):
+            await handle.result(timeout=LONG)
+    assert (await handle.describe()).status == "CANCELLED"
+
+
+async def test_a_parked_run_that_is_asked_to_cancel_cleans_up_where_its_code_fits(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = await suspended(rig, moody)
+    monkeypatch.setattr(f"{__name__}.honest", False)
+    await handle.signal("other", "wakes nobody")
+    async with rig.working(order(moody)):
+        await rig.fetch("update kagzi.workflow_runs set available_at = now() where run_id = $1", handle.run_id)
+        await parked(rig, handle)
+        monkeypatch.setattr(f"{__name__}.honest", True)
+        await handle.cancel()
+        with pytest.raises(RunCancelled):
+            await handle.result(timeout=LONG)
+    assert (await rig.records(handle))["cleanup"] == "COMPLETED"
+
+
+async def test_a_run_whose_recorded_result_no_longer_decodes_shows_why_it_is_parked(rig: Rig) -> None:
+    handle = await suspended(rig, original)
+    await handle.signal("go", "went")
+
+    async def counted(word: str) -> int:
+        return len(word)
+
+    async def retyped(ctx: Context) -> None:
+        await ctx.step("a", counted, "a")
+
+    async with rig.working(order(retyped)):
+        shown = await parked(rig, handle)
+    assert "the code no longer asks for 'b', 'go'" in shown["message"]
+    assert "the code ended with PayloadError: Cannot decode int at $" in shown["message"]
 
 
 async def test_a_changed_input_parks_a_run_of_a_workflow_with_strict_inputs(rig: Rig) -> None:

@@ -5,13 +5,14 @@ that nothing happened are the only ways on.
 import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 
-from kagzi import Applied, Context, Handle, NonRetryable, Retry, RetryAfter, step, workflow
+from kagzi import Applied, Context, Handle, NonRetryable, Retry, RetryAfter, Unclear, step, workflow
 from kagzi.protocol.v1.common_pb2 import Payload
 from kagzi.protocol.v1.workflow_pb2 import ResolveStepRequest
 from kagzi.protocol.v1.workflow_pb2_grpc import WorkflowServiceStub
@@ -28,7 +29,7 @@ APPLIED, NOT_APPLIED, FAIL = ResolveStepRequest.APPLIED, ResolveStepRequest.NOT_
 def marks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Marks:
     made = Marks(tmp_path / "marks")
     monkeypatch.setenv(Marks.VARIABLE, str(made.path))
-    monkeypatch.setattr(effects, "_UNCLEAR_FIRST_SECS", 0.01)
+    monkeypatch.setattr(effects, "_UNCLEAR_FIRST_MS", 10)
     charges.asked.clear()
     charges.failing.clear()
     return made
@@ -110,6 +111,42 @@ async def test_an_effect_whose_worker_was_killed_is_not_run_again_blindly(databa
             assert await handles["broken"].result(timeout=LONG) == "paid"
             assert await handles["nobody"].result(timeout=LONG) == "ResolvedAsFailed: a person said so"
             assert [charged(answer) for answer in ("unclear", "broken", "nobody")] == [1, 2, 1]
+
+
+async def test_a_reconciler_that_cannot_say_keeps_no_worker_and_is_counted_on_by_the_next(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(effects, "_UNCLEAR_FIRST_MS", 10_000)
+    happened: list[str] = []
+
+    @step(effect=True)
+    async def call() -> None:
+        happened.append("called")
+        raise ConnectionError("the line broke")
+
+    @call.reconcile
+    async def ask(key: str) -> Unclear:
+        happened.append("asked")
+        return Unclear()
+
+    @workflow
+    async def unsure(ctx: Context) -> None:
+        await ctx.step("call", call)
+
+    handle = await rig.client.start(unsure)
+    for number in range(1, 6):
+        async with rig.working(unsure):
+            await rig.until("select 1 from kagzi.step_runs where run_id = $1 and unclear = $2", handle.run_id, number)
+            (waiting,) = await rig.sleeping(handle)
+        assert ("until" in waiting) == (number < 5)
+        (record,) = await handle.steps()
+        assert record.error is not None
+        assert record.error.message == "the line broke"
+        # Each pause is twice as long as the one before, counted from the record.
+        query = "update kagzi.step_runs set retry_at = now() where run_id = $1 and retry_at > now() + $2 returning 1"
+        assert bool(await rig.fetch(query, handle.run_id, timedelta(seconds=9 * 2 ** (number - 1)))) == (number < 5)
+        await rig.fetch("update kagzi.workflow_runs set available_at = now() where run_id = $1", handle.run_id)
+    assert happened == ["called"] + ["asked"] * 5
 
 
 async def test_the_intent_of_an_effect_is_durable_before_its_body_begins(rig: Rig) -> None:

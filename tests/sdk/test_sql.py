@@ -29,6 +29,7 @@ from kagzi.sdk.retry import Retry
 from kagzi.store.notices import key_hash
 from tests.house.test_front_door import loaded_by
 from tests.sdk.serving import completed, echo, new_id, serving, waits_for, working
+from tests.store import given
 
 LONG = 60.0
 
@@ -265,6 +266,14 @@ async def test_an_id_names_one_active_run(connection: Connection) -> None:
         await sql.start(connection, "order", id="order-1", on_conflict="reject")
     with pytest.raises(ConfigError, match="replace"):
         await sql.start(connection, "order", id="order-1", on_conflict="replace")
+
+
+@pytest.mark.parametrize("status", ["SCHEDULED", "PAUSED"])
+async def test_the_id_of_a_schedule_is_no_id_for_a_run(connection: Connection, status: str) -> None:
+    template = await given.run(connection, status)
+    with pytest.raises(asyncpg.UniqueViolationError, match=f"run id {template} belongs to a schedule") as refused:
+        await sql.start(connection, "order", run_id=template)
+    assert "Make another id" in str(refused.value.hint)
 
 
 async def test_an_id_that_was_taken_for_ever_stays_taken(connection: Connection) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from kagzi import Client, Compression, Context, Encryption, Retry, RunFailed, workflow
+from kagzi.errors import InvalidArgument
 from tests.sdk.rig import LONG, Rig, rigged
 
 begun: list[str] = []
@@ -119,6 +120,49 @@ async def test_encrypted_values_are_nowhere_in_the_database(database_url: str) -
 async def sealed(ctx: Context, word: str) -> str:
     begun.append(word)
     return word
+
+
+@workflow
+async def inner(ctx: Context, word: str) -> str:
+    return f"{word} from within"
+
+
+@workflow
+async def outer(ctx: Context) -> list[Any]:
+    made = await ctx.step("make", whispered, "made")
+    told = await ctx.receive("tell", str)
+    return [made, told, await ctx.run_child("child", inner, "a word"), await ctx.receive("go", str)]
+
+
+async def whispered(word: str) -> str:
+    return word
+
+
+async def test_what_signals_and_children_gave_is_read_and_changed_through_the_codecs(database_url: str) -> None:
+    codecs: list[Any] = [Encryption(KEYS, "one")]
+    async with rigged(database_url, codecs=codecs) as rig, rig.working(outer, inner, codecs=codecs):
+        handle = await rig.client.start(outer)
+        await handle.signal("tell", "told")
+        await rig.until("select 1 from kagzi.step_runs where run_id = $1 and step_id = 'go'", handle.run_id)
+        shown = {step.step_id: step.output for step in await handle.steps()}
+        outputs = {"make": "made up", "tell": "told otherwise", "child": "a changeling"}
+        forked = await handle.fork("go", outputs=outputs)
+        await forked.signal("go", "gone")
+        assert await forked.result(timeout=LONG) == ["made up", "told otherwise", "a changeling", "gone"]
+    assert shown == {"make": "made", "tell": "told", "child": "a word from within", "go": None}
+
+
+async def test_only_steps_that_give_a_value_are_given_another(rig: Rig) -> None:
+    @workflow
+    async def timely(ctx: Context) -> None:
+        ctx.now()
+        await ctx.receive("go")
+
+    async with rig.working(timely):
+        handle = await rig.client.start(timely)
+        await rig.sleeping(handle)
+        with pytest.raises(InvalidArgument, match=r"'\$now', which is a NOW and gives its run no value"):
+            await handle.fork("go", outputs={"$now": 7})
 
 
 @pytest.mark.parametrize(

@@ -119,3 +119,11 @@ async def test_the_database_says_which_schema_it_has(connection: Connection) -> 
     info = await inspection.database(connection)
     assert info.schema == info.known_schema >= 1
     assert info.version[:2].isdigit()
+
+
+async def test_steps_by_their_ids_come_in_pages_that_hold_all_of_them_once(connection: Connection) -> None:
+    run_id = await given.run(connection)
+    for position in range(1, 8):
+        await given.step(connection, run_id, f"step {9 - position}", position=position, output=b"1")
+    wanted = StepFilter(by_id=True, outputs=True)
+    assert await listed(connection, run_id, wanted, most=3) == [(f"step {number}", 1) for number in range(2, 9)]

@@ -156,6 +156,37 @@ async def test_a_repeated_resolution_is_answered_as_the_first_time(connection: C
     assert await resolve(connection, run_id) == first
 
 
+async def test_a_repeat_is_known_by_its_id_also_when_the_step_came_into_doubt_again(connection: Connection) -> None:
+    run_id = await doubtful(connection)
+    known = new_id()
+    first = await resolve(connection, run_id, NOT_APPLIED, resolution_id=known)
+    await connection.execute("update kagzi.step_runs set status = 'FAILED', is_latest = false")
+    await given.step(connection, run_id, "charge", status="UNKNOWN", effect=True, attempt_number=2)
+
+    again = await resolve(connection, run_id, NOT_APPLIED, resolution_id=known)
+    assert again == first
+    assert (await record(connection, run_id))["resolution"] is None
+
+
+async def test_another_persons_resolution_is_no_repeat_though_it_says_the_same(connection: Connection) -> None:
+    run_id = await doubtful(connection)
+    await resolve(connection, run_id, result=PAID, resolution_id=new_id())
+    with pytest.raises(Refused) as refused:
+        await resolve(connection, run_id, result=Payload(data=b'"paid twice"'), resolution_id=new_id())
+    assert refused.value.detail.code == ErrorDetail.PRECONDITION_FAILED
+    assert (await record(connection, run_id))["resolution_output"] == b'"paid"'
+
+
+async def test_what_is_said_of_one_attempt_does_not_resolve_another(connection: Connection) -> None:
+    run_id = await doubtful(connection)
+    with pytest.raises(Refused) as refused:
+        await resolve(connection, run_id, attempt_id=new_id())
+    assert refused.value.detail.field == "attempt_id"
+    latest = str((await record(connection, run_id))["attempt_id"])
+    await resolve(connection, run_id, attempt_id=latest)
+    assert (await record(connection, run_id))["resolution"] == "APPLIED"
+
+
 async def test_a_step_is_resolved_once(connection: Connection) -> None:
     run_id = await doubtful(connection)
     await resolve(connection, run_id, APPLIED)

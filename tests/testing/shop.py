@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from kagzi import Context, Retry, step, workflow
+from kagzi import Applied, Context, Retry, Unclear, step, workflow
 
 
 @dataclass(frozen=True)
@@ -97,6 +97,23 @@ async def stubborn(ctx: Context, succeeds_at: int) -> list[str]:
 
     patient = step(retry=Retry(max_attempts=5, initial="1m", backoff=2.0, max_interval="1h"))(attempt)
     return await ctx.step("call", patient)
+
+
+@step(effect=True)
+async def pay() -> str:
+    raise ConnectionError("the line broke")
+
+
+@pay.reconcile
+async def ask(key: str) -> Applied | Unclear:
+    tries.append(datetime.now())  # noqa: DTZ005 - only counted
+    return Unclear() if len(tries) < 3 else Applied("paid before")
+
+
+@workflow
+async def paying(ctx: Context) -> str:
+    """Nobody knows at first whether it paid."""
+    return await ctx.step("pay", pay)
 
 
 @workflow(retry=Retry(max_attempts=3, initial="1h", backoff=3.0, max_interval="1d"))

@@ -71,6 +71,19 @@ async def test_steps_are_retried_minutes_later(kagzi_env: Environments) -> None:
     assert len(await handle.result(timeout=5)) == 5
 
 
+async def test_a_reconciler_that_cannot_say_is_asked_again_in_skipped_time(kagzi_env: Environments) -> None:
+    env = await kagzi_env(workflows=[shop.paying])
+    handle = await env.client.start(shop.paying)
+    await env.settle()
+    assert (len(shop.tries), (await handle.describe()).status) == (1, "SLEEPING")
+    await env.skip("9s")
+    assert len(shop.tries) == 1
+    await env.skip("1s")
+    assert len(shop.tries) == 2
+    await env.skip("20s")
+    assert await handle.result(timeout=5) == "paid before"
+
+
 async def test_a_step_that_fails_too_often_fails_the_run(kagzi_env: Environments) -> None:
     env = await kagzi_env(workflows=[shop.stubborn])
     handle = await env.client.start(shop.stubborn, 100)

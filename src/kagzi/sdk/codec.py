@@ -19,7 +19,7 @@ from kagzi.sdk.errors import ConfigError, PayloadError
 from kagzi.sdk.payload import Payload
 
 # The last four are of automations, whose payloads belong to the automation as a whole.
-Role = Literal["input", "output", "step", "signal", "state", "event", "handler", "prepared", "mutation"]
+Role = Literal["input", "output", "step", "signal", "event", "handler", "prepared", "mutation"]
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,31}")
 _MIB = 1024 * 1024
@@ -59,6 +59,9 @@ class Chain:
                 )
         if len(self._codecs) < len(codecs):
             raise ConfigError("Two codecs have the same name: give each its own, for payloads are read by it.")
+
+    def __bool__(self) -> bool:
+        return bool(self._codecs)
 
     def encode(self, payload: Payload, binding: Binding) -> Payload:
         data, encoding = payload.data, payload.encoding

@@ -287,7 +287,9 @@ class Context:
         return hashlib.blake2b(f"{what}/{count}".encode(), digest_size=size, key=seed).digest()
 
     async def set_state(self, document: Any) -> None:
-        """Publishes a small JSON document that clients read with `handle.state()`."""
+        """Publishes a small JSON document that clients read with `handle.state()`. It is for people and queries, and is
+        stored as it is: codecs, and with them encryption, are for inputs, outputs and signals.
+        """
         self._inside().readings.set_state(state_text(document))
 
     def patched(self, id: str) -> bool:

@@ -64,6 +64,15 @@ class StepKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class RunWarning:
+    """Something to know of a run that goes on all the same."""
+
+    step_id: str
+    message: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class RunInfo:
     """A run as it was when it was read."""
 
@@ -98,6 +107,8 @@ class RunInfo:
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
+    # What was noticed on the way and is no error: a step called with another input than the one on record.
+    warnings: tuple[RunWarning, ...]
     _input: Payload | None = field(repr=False, compare=False)
     _output: Payload | None = field(repr=False, compare=False)
     _decode_input: Decode = field(repr=False, compare=False)
@@ -221,6 +232,7 @@ def run_info(run: WorkflowRun, decode_input: Decode, decode_output: Decode) -> R
         created_at=run.created_at.ToDatetime(UTC),
         started_at=_moment(run, "started_at"),
         finished_at=_moment(run, "finished_at"),
+        warnings=tuple(RunWarning(each.step_id, each.message, each.at.ToDatetime(UTC)) for each in run.warnings),
         _input=run.input if run.HasField("input") else None,
         _output=run.output if run.HasField("output") else None,
         _decode_input=decode_input,

@@ -4,7 +4,6 @@ first, then the reconciler is asked, and without either the run waits for a pers
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +18,8 @@ if TYPE_CHECKING:
     from kagzi.sdk.execution import Execution
 
 # A reconciler that cannot say is asked again after this, each time twice as long, this often; then a person is.
-_UNCLEAR_FIRST_SECS = 10.0
-_UNCLEAR_MOST_SECS = 600.0
+_UNCLEAR_FIRST_MS = 10_000
+_UNCLEAR_MOST_MS = 600_000
 _UNCLEAR_TRIES = 5
 
 
@@ -45,14 +44,20 @@ def resume(run: Execution, pending: Pending) -> None:
         doubt(run, pending, failure)
     else:
         pending.in_doubt = True
-        _ask(run, pending)
+        pending.unclear = record.unclear
+        if record.HasField("retry_at"):
+            # Asked when that time has come, or earlier by a person's word.
+            pending.due_us = record.retry_at.ToMicroseconds()
+            run.agenda.set(pending, State.HELD)
+        else:
+            ask(run, pending)
 
 
 def doubt(run: Execution, pending: Pending, failure: Failure, elapsed_us: int = 0) -> None:
     """Nobody knows whether the effect happened: that goes on record, then whoever may know is asked."""
     pending.in_doubt = True
     run.send("step_failed", pending.failed(0, failure, elapsed_us, outcome=STEP_UNKNOWN))
-    _ask(run, pending)
+    ask(run, pending)
 
 
 def hear(run: Execution) -> None:
@@ -60,10 +65,12 @@ def hear(run: Execution) -> None:
     for pending in list(run.agenda.open.values()):
         if pending.in_doubt and pending.attempt_id in run.waits.resolved:
             pending.stop_body()
-            _ask(run, pending)
+            ask(run, pending)
 
 
-def _ask(run: Execution, pending: Pending) -> None:
+def ask(run: Execution, pending: Pending) -> None:
+    """Asks whoever may know what became of an effect: a person's answer, then the reconciler, then a person."""
+    pending.due_us = None
     resolved = run.waits.resolution(pending)
     if resolved is not None:
         run.complete(resolved)
@@ -105,11 +112,23 @@ def _answered(run: Execution, pending: Pending, result: Any, error: BaseExceptio
         failure = Failure(type=NotApplied.__name__, message="the reconciler says that the effect did not happen")
         run.complete(Completion(pending, failure=failure))
     else:
-        # Unclear, or the reconciler itself failed: asked again later, in place; at once where tests move the clock.
-        pause = min(_UNCLEAR_FIRST_SECS * 2**pending.unclear, _UNCLEAR_MOST_SECS) if run.host.in_place_us else 0.0
-        pending.unclear += 1
-        handle = asyncio.get_running_loop().call_later(pause, _ask, run, pending)
-        pending.stop = handle.cancel
+        _ask_later(run, pending)
+
+
+def _ask_later(run: Execution, pending: Pending) -> None:
+    """The reconciler could not say, or failed: how often, and when it is asked again, goes on record, so that neither a
+    crash nor a deploy begins the count anew; until then the run may rest.
+    """
+    pause_ms = min(_UNCLEAR_FIRST_MS * 2**pending.unclear, _UNCLEAR_MOST_MS)
+    pending.unclear += 1
+    message = pending.failed(0, None, outcome=STEP_UNKNOWN)
+    message.unclear = pending.unclear
+    if pending.unclear < _UNCLEAR_TRIES:
+        message.ask_again_ms = pause_ms
+        pending.due_us = run.waits.now_us() + pause_ms * 1_000
+    run.send("step_failed", message)
+    run.agenda.set(pending, State.HELD)
+    run.turn()
 
 
 def _applied(run: Execution, pending: Pending, answer: Applied, elapsed_us: int) -> Completion:

@@ -15,6 +15,7 @@ from kagzi.protocol.v1 import worker_pb2 as pb
 from kagzi.protocol.v1.common_pb2 import Failure
 from kagzi.sdk.definition import Workflow
 from kagzi.sdk.errors import KagziError, PayloadError, RunCancelled, RunFailed, StepFailed
+from kagzi.sdk.failure import ErrorInfo
 from kagzi.sdk.history import Mismatch
 from kagzi.sdk.pending import Pending
 from kagzi.sdk.values import failure_of
@@ -112,11 +113,15 @@ def _continued(ending: ContinueAsNew, run: Execution) -> Ending:
     return "continue_as_new", message
 
 
-def parked(mismatch: Mismatch, definition: Workflow[Any, Any]) -> Ending:
-    """The code does not fit its history: the run stands still until other code, or a person, helps it."""
+def parked(mismatch: Mismatch, definition: Workflow[Any, Any], root: asyncio.Task[Any]) -> Ending:
+    """The code does not fit its history: the run stands still until other code, or a person, helps it. What the code
+    ended with is shown too: it may be why the rest was not reached, as a recorded result that no longer decodes.
+    """
+    error = root.exception() if root.done() and not root.cancelled() else None
+    why = "" if error is None else f"; the code ended with {ErrorInfo.from_exception(error)}"
     document = {
         "reason": "nondeterminism",
-        "message": mismatch.message,
+        "message": f"{mismatch.message}{why}",
         "recorded": list(mismatch.recorded),
         "requested": list(mismatch.requested),
     }

@@ -126,7 +126,7 @@ class Execution:
             return
         mismatch = self.ledger.mismatch or self.ledger.unreached()
         if mismatch is not None:
-            self._finish(*endings.parked(mismatch, self.definition))
+            self._finish(*endings.parked(mismatch, self.definition, self._root))
         elif self._root.done():
             abandonment.everything(self)
             self._finish(*endings.of(self._root, self))

@@ -13,11 +13,13 @@ from typing import Any, Generic, Literal, TypeVar
 import uuid_utils
 
 from kagzi.protocol.v1 import workflow_pb2 as pb
-from kagzi.protocol.v1.admin_pb2 import ExplainRunRequest, ListStepsRequest
-from kagzi.protocol.v1.common_pb2 import CANCELLED, COMPLETED
+from kagzi.protocol.v1.admin_pb2 import ExplainRunRequest, GetStepRequest, ListStepsRequest
+from kagzi.protocol.v1.common_pb2 import CANCELLED, COMPLETED, Payload, Step
 from kagzi.sdk import duration
+from kagzi.sdk.codec import Role
 from kagzi.sdk.definition import Workflow
 from kagzi.sdk.descriptions import (
+    Decode,
     Explanation,
     RunInfo,
     RunStatus,
@@ -31,6 +33,7 @@ from kagzi.sdk.descriptions import (
 from kagzi.sdk.duration import Duration
 from kagzi.sdk.errors import ConfigError, RunCancelled, RunFailed
 from kagzi.sdk.reach import Reach
+from kagzi.sdk.values import binding_of
 
 O = TypeVar("O")  # noqa: E741 - a workflow's output
 
@@ -106,17 +109,20 @@ class Handle(Generic[O]):
     async def steps(self) -> list[StepInfo]:
         """The run's steps in the order its code asked for them, each with its latest attempt."""
         await self._know_type()
-        decode = partial(self._reach.decode, annotation=None, workflow_type=self._type, role="step")
         request = ListStepsRequest(
-            namespace=self._reach.namespace, run_id=self.run_id, include_outputs=True, page_size=_PAGE
+            namespace=self._reach.namespace, run_id=self.run_id, include_outputs=True, page_size=_PAGE, by_step_id=True
         )
         found: list[StepInfo] = []
         while True:
             page = await self._reach.look(lambda server: server.admin.ListSteps, request)
-            found += [step_info(step, decode) for step in page.steps]
+            found += [step_info(step, self._decoder(step)) for step in page.steps]
             if not page.next_page_token:
-                return found
+                return sorted(found, key=lambda step: step.position)
             request.page_token = page.next_page_token
+
+    def _decoder(self, step: Step) -> Decode:
+        role, workflow_type = binding_of(step, self._type)
+        return partial(self._reach.decode, annotation=None, workflow_type=workflow_type, role=role)
 
     async def explain(self) -> Explanation:
         """Why the run is where it is, and what to do if that is not wanted."""
@@ -167,16 +173,28 @@ class Handle(Generic[O]):
             namespace=self._reach.namespace, run_id=self.run_id, step_id=step, new_run_id=str(uuid_utils.uuid7())
         )
         for step_id, value in (outputs or {}).items():
-            request.outputs[step_id].CopyFrom(self._reach.encode(value, None, self._type, "step"))
+            request.outputs[step_id].CopyFrom(await self._output_of(step_id, value))
         if input is not None:
             annotation = self._workflow.input if self._workflow else None
             request.input.CopyFrom(self._reach.encode(input, annotation, self._type, "input"))
         answer = await self._reach.change(lambda server: server.workflows.ForkWorkflow, request)
         return Handle(self._reach, answer.run_id, self._workflow or self._type)
 
+    async def _output_of(self, step_id: str, value: Any) -> Payload:
+        """A value as the run's code will read it: what a signal or a child gave is bound otherwise than a step's."""
+        role: Role = "step"
+        workflow_type = self._type
+        if self._reach.codecs:
+            request = GetStepRequest(namespace=self._reach.namespace, run_id=self.run_id, step_id=step_id)
+            found = await self._reach.look(lambda server: server.admin.GetStep, request)
+            role, workflow_type = binding_of(found.step, self._type)
+        return self._reach.encode(value, None, workflow_type, role)
+
     async def resume(self) -> RunStatus:
         """Lets a run go on that stands still because its code no longer matched its history."""
-        request = pb.ResumeWorkflowRequest(namespace=self._reach.namespace, run_id=self.run_id)
+        request = pb.ResumeWorkflowRequest(
+            namespace=self._reach.namespace, run_id=self.run_id, resume_id=str(uuid_utils.uuid7())
+        )
         answer = await self._reach.change(lambda server: server.workflows.ResumeWorkflow, request)
         return run_status(answer.status)
 
@@ -187,9 +205,12 @@ class Handle(Generic[O]):
         result: Any = None,
         *,
         reason: str = "",
+        attempt_id: str = "",
+        id: str | None = None,
     ) -> RunStatus:
         """Says what became of an effect whose outcome is UNKNOWN: it happened with this result, it did not and may run
-        again, or the step has failed.
+        again, or the step has failed. With `attempt_id` it is said of that attempt alone, and refused when another one
+        has come into doubt since. With the same `id` (a UUID) it is said once.
         """
         if resolution not in _RESOLUTIONS:
             raise ConfigError(f"resolution={resolution!r} must be one of {', '.join(map(repr, _RESOLUTIONS))}.")
@@ -199,6 +220,8 @@ class Handle(Generic[O]):
             step_id=step,
             resolution=_RESOLUTIONS[resolution],
             reason=reason,
+            attempt_id=attempt_id,
+            resolution_id=str(id) if id is not None else str(uuid_utils.uuid7()),
         )
         if resolution == "applied":
             await self._know_type()

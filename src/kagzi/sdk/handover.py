@@ -153,6 +153,7 @@ class Handover:
         judged = answer.step_failed if answer is not None and answer.HasField("step_failed") else pb.StepFailedAnswer()
         if judged.will_retry:
             self._run.agenda.set(pending, State.HELD)
+            pending.in_doubt = False
             pending.due_us = self._run.waits.now_us() + judged.delay_ms * 1_000
         else:
             assert completion.failure is not None
@@ -182,7 +183,11 @@ class Handover:
             completion = run.waits.met(pending, now_us)
             if completion is not None:
                 self.add(completion)
-            elif pending.request.kind == FUNCTION and pending.due_us is not None and pending.due_us <= now_us:
+            elif pending.request.kind != FUNCTION or pending.due_us is None or pending.due_us > now_us:
+                continue
+            elif pending.in_doubt:
+                effects.ask(run, pending)
+            else:
                 pending.due_us = None
                 pending.next_attempt()
                 run.agenda.set(pending, State.WAITING)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from kagzi.protocol.v1.common_pb2 import NOW, PATCH, SLEEP, Payload
-from kagzi.protocol.v1.worker_pb2 import SetState
+from kagzi.protocol.v1.worker_pb2 import SetState, Warn
 from kagzi.sdk import abandonment
 from kagzi.sdk.history import OWN, Request
 from kagzi.sdk.pending import Pending
@@ -18,6 +18,8 @@ from kagzi.sdk.source import caller
 if TYPE_CHECKING:
     from kagzi.sdk.execution import Execution
 
+# What is noted on a run by one execution of it; more of the same tell a person nothing new.
+_MOST_WARNINGS = 20
 # Documents are numbered on from here with each try of the whole workflow, so that a new try's are the newer ones.
 _STATES_OF_A_TRY = 100_000
 
@@ -30,6 +32,7 @@ class Readings:
         self._now: float | None = None
         self._patches: dict[str, bool] = {}
         self._counts: dict[str, int] = {}
+        self._warnings = 0
         self._state_number = run.delivery.attempts * _STATES_OF_A_TRY
 
     def moved(self) -> None:
@@ -93,9 +96,14 @@ class Readings:
         if self._run.definition.strict_inputs:
             ledger.mismatch = ledger.mismatch or ledger.compare(message)
         else:
-            logging.getLogger(f"kagzi.workflow.{self._run.workflow_type}").warning(
-                "%s (run %s)", message, self._run.run_id
-            )
+            self._warn(request.step_id, message)
+
+    def _warn(self, step_id: str, message: str) -> None:
+        """Notes something on the run for a person; also in replay, where the run's own logger is silent."""
+        logging.getLogger(f"kagzi.workflow.{self._run.workflow_type}").warning("%s (run %s)", message, self._run.run_id)
+        self._warnings += 1
+        if self._warnings <= _MOST_WARNINGS:
+            self._run.send("warn", Warn(step_id=step_id, message=message))
 
     def start_timer(self, delay: float, fire: Callable[[], None]) -> Callable[[], None]:
         """A timer of asyncio's own: durable, under a name of ours."""

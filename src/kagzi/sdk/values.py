@@ -9,7 +9,7 @@ import json
 import re
 from typing import Any
 
-from kagzi.protocol.v1.common_pb2 import CHILD_WORKFLOW, Failure
+from kagzi.protocol.v1.common_pb2 import CHILD_WORKFLOW, SIGNAL, Failure, Step
 from kagzi.protocol.v1.common_pb2 import Payload as WirePayload
 from kagzi.sdk import duration, payload
 from kagzi.sdk.codec import Binding, Chain, Role
@@ -67,6 +67,17 @@ class Values:
         if found is None:
             found = self._bindings[key] = Binding(self._namespace, workflow_type or self._type, role)
         return found
+
+
+def binding_of(step: Step, workflow_type: str) -> tuple[Role, str]:
+    """As what, and for which workflow, the output of a step was encoded: a signal's by its sender, a child's by the
+    child, the rest by the run itself.
+    """
+    if step.kind == SIGNAL:
+        return "signal", workflow_type
+    if step.kind == CHILD_WORKFLOW and step.target:
+        return "output", step.target
+    return "step", workflow_type
 
 
 def state_text(document: Any) -> str:

@@ -154,6 +154,8 @@ def _may_wait(operation: Operation) -> bool:
             return True
         case Kind.FAIL | Kind.FAIL_STEP | Kind.CANCEL | Kind.TERMINATE | Kind.COMMIT_HANDLER:
             return True
+        case Kind.SUSPEND:
+            return bool(operation.body.parked_json)
     return False
 
 
@@ -379,6 +381,7 @@ _APPLY: dict[Kind, Callable[[_Flush, _Group], Awaitable[None]]] = {
     Kind.START_STEP: lambda f, group: steps.start(f.connection, f.namespace, group),
     Kind.START_CHILD: lambda f, group: children.start(f.connection, f.namespace, group, f.lease, f.outcome),
     Kind.SET_STATE: lambda f, group: suspensions.set_state(f.connection, f.namespace, group),
+    Kind.WARN: lambda f, group: suspensions.warn(f.connection, f.namespace, group),
     Kind.WAIT: _wait,
     Kind.SIGNAL: lambda f, group: signals.send(f.connection, f.namespace, group, f.fence, f.outcome),
     Kind.CANCEL: lambda f, group: endings.cancel(f.connection, f.namespace, group, f.fence, f.outcome),

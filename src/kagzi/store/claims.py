@@ -220,6 +220,7 @@ def _recorded(row: Record) -> Step:
         signal_id=rows.identity(row["signal_id"]),
         input_hash=row["input_hash"] or 0,
         effect=row["effect"],
+        unclear=row["unclear"],
     )
 
 

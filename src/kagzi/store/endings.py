@@ -225,7 +225,7 @@ async def request_cancel(
     """Asks runs to end, for callers that hold no fence: locks them, and whom their end concerns, first. Answers the
     status of those that had not ended.
     """
-    await _lock_with_concerned(connection, namespace, run_ids)
+    await lock_with_concerned(connection, namespace, run_ids)
     return await _request(connection, namespace, dict.fromkeys(run_ids, reason), outcome)
 
 
@@ -235,7 +235,7 @@ async def end_by_force(
     """Ends runs for callers that hold no fence: locks them and whom their end concerns in key order, then ends what
     still lives.
     """
-    await _lock_with_concerned(connection, namespace, run_ids)
+    await lock_with_concerned(connection, namespace, run_ids)
     found = await _terminate.fetch(
         connection,
         namespace=namespace,
@@ -254,7 +254,8 @@ async def lock_concerned(connection: Connection, namespace: str, ended: Sequence
         await _lock.fetch(connection, namespace=namespace, run_ids=list(concerned))
 
 
-async def _lock_with_concerned(connection: Connection, namespace: str, run_ids: Sequence[str]) -> None:
+async def lock_with_concerned(connection: Connection, namespace: str, run_ids: Sequence[str]) -> None:
+    """Locks runs that may end, and whom their end concerns, in key order."""
     concerned = await _concerned.fetch(connection, namespace=namespace, run_ids=run_ids)
     all_ = {*run_ids, *(str(row["run_id"]) for row in concerned if row["run_id"])}
     await _lock.fetch(connection, namespace=namespace, run_ids=list(all_))

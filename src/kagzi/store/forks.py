@@ -44,6 +44,10 @@ _signals = _sql.bind("signals", columns=("signal_id", "received_by"))
 _keep_signals = _sql.bind("keep_signals")
 
 
+# Kinds of steps that hand the code a value of its users'.
+_GIVES = ("FUNCTION", "SIGNAL", "CHILD_WORKFLOW")
+
+
 @dataclass(frozen=True, slots=True)
 class Forked:
     """The run that exists now."""
@@ -156,6 +160,9 @@ def _kept(records: Sequence[Record], before: int | None, outputs: Mapping[str, P
 
 def _keep(record: Record, output: Payload | None, numbers: Iterator[int]) -> _Kept | None:
     """What becomes of one record; None when it happens anew."""
+    if output is not None and record["kind"] not in _GIVES:
+        message = f"outputs names {record['step_id']!r}, which is a {record['kind']} and gives its run no value"
+        raise errors.invalid("outputs", message, record["step_id"])
     kept = _Kept(record["step_id"], record["attempt_id"], record["kind"], record["status"], record["completed_seq"])
     in_doubt = record["effect"] and record["status"] in ("RUNNING", "UNKNOWN")
     if output is not None and (kept.completed_seq or in_doubt):

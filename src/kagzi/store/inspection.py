@@ -19,6 +19,7 @@ _sql = Queries("inspection.sql")
 _step_by_id = _sql.bind("step_by_id", columns=rows.STEP_COLUMNS)
 _step_by_attempt = _sql.bind("step_by_attempt", columns=rows.STEP_COLUMNS)
 _steps = _sql.bind("steps", columns=(*rows.STEP_COLUMNS, "found"))
+_steps_by_id = _sql.bind("steps_by_id", columns=(*rows.STEP_COLUMNS, "found"))
 _run_exists = _sql.bind("run_exists", columns=("run_id",))
 _database = _sql.bind("database", columns=("version", "now", "migration"))
 
@@ -40,6 +41,8 @@ class StepFilter:
     superseded: bool = False
     # Also what the steps returned.
     outputs: bool = False
+    # By step id instead of position: a page then costs the same in a long history as in a short one.
+    by_id: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,20 +85,35 @@ async def steps(
     most_bytes: int = PAGE_BYTES,
 ) -> tuple[list[Step], bool]:
     """Attempts of a run in the order the code asked for them, and whether more follow."""
-    found = await _steps.fetch(
-        connection,
-        namespace=namespace,
-        run_id=run_id,
-        step_id=wanted.step_id,
-        statuses=wanted.statuses,
-        superseded=wanted.superseded,
-        outputs=wanted.outputs,
-        after_position=after[0],
-        after_attempt=after[1],
-        after_step=after[2],
-        most=most,
-        most_bytes=most_bytes,
-    )
+    if wanted.by_id:
+        found = await _steps_by_id.fetch(
+            connection,
+            namespace=namespace,
+            run_id=run_id,
+            step_id=wanted.step_id,
+            statuses=wanted.statuses,
+            superseded=wanted.superseded,
+            outputs=wanted.outputs,
+            after_attempt=after[1],
+            after_step=after[2],
+            most=most,
+            most_bytes=most_bytes,
+        )
+    else:
+        found = await _steps.fetch(
+            connection,
+            namespace=namespace,
+            run_id=run_id,
+            step_id=wanted.step_id,
+            statuses=wanted.statuses,
+            superseded=wanted.superseded,
+            outputs=wanted.outputs,
+            after_position=after[0],
+            after_attempt=after[1],
+            after_step=after[2],
+            most=most,
+            most_bytes=most_bytes,
+        )
     if not found:
         await require_run(connection, namespace, run_id)
         return [], False

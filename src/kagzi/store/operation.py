@@ -27,25 +27,26 @@ class Kind(IntEnum):
     START_STEP = 4
     START_CHILD = 5
     SET_STATE = 6
-    WAIT = 7
-    BEGIN_STEP = 8
-    RECEIVE_SIGNAL = 9
-    AWAIT_CHILD = 10
-    SLEEP = 11
-    FAIL_STEP_AND_GIVE_BACK = 12
-    PEEK_EVENTS = 13
-    GET_EVENTS = 14
-    COMMIT_PREPARE = 15
-    BEGIN_MUTATION = 16
-    FINISH_MUTATION = 17
-    CANCEL = 18
-    TERMINATE = 19
-    SUSPEND = 20
-    RELEASE = 21
-    COMPLETE = 22
-    FAIL = 23
-    CONTINUE_AS_NEW = 24
-    COMMIT_HANDLER = 25
+    WARN = 7
+    WAIT = 8
+    BEGIN_STEP = 9
+    RECEIVE_SIGNAL = 10
+    AWAIT_CHILD = 11
+    SLEEP = 12
+    FAIL_STEP_AND_GIVE_BACK = 13
+    PEEK_EVENTS = 14
+    GET_EVENTS = 15
+    COMMIT_PREPARE = 16
+    BEGIN_MUTATION = 17
+    FINISH_MUTATION = 18
+    CANCEL = 19
+    TERMINATE = 20
+    SUSPEND = 21
+    RELEASE = 22
+    COMPLETE = 23
+    FAIL = 24
+    CONTINUE_AS_NEW = 25
+    COMMIT_HANDLER = 26
 
 
 # Kinds that end a run, and with it concern its parent, whose row is locked along.

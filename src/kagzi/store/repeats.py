@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from asyncpg.connection import Connection
 
-from kagzi.protocol.v1.worker_pb2 import SetStateResponse, StartChildAnswer, WaitAnswer
+from kagzi.protocol.v1.worker_pb2 import EndAnswer, SetStateResponse, StartChildAnswer, WaitAnswer
 from kagzi.store import commits, endings, errors, mutations, preparations, rows, steps, unary
 from kagzi.store.leases import Fence
 from kagzi.store.operation import Kind, Operation
@@ -78,6 +78,8 @@ def _accept(operation: Operation) -> None:
             operation.answer = SetStateResponse(number=operation.body.number)
         case Kind.WAIT:
             operation.answer = WaitAnswer()
+        case Kind.WARN:
+            operation.answer = EndAnswer()
 
 
 async def _recognise_child(connection: Connection, operation: Operation) -> None:

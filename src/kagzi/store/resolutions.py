@@ -20,7 +20,8 @@ from kagzi.store.queries import Queries
 _sql = Queries("resolutions.sql")
 _lock = _sql.bind("lock", columns=("status", "task_queue"))
 _resolve = _sql.bind("resolve", columns=("step_id",))
-_recorded = _sql.bind("recorded", columns=("status", "resolution"))
+_repeated = _sql.bind("repeated", columns=("status", "resolution"))
+_recorded = _sql.bind("recorded", columns=("status", "resolution", "resolution_id", "attempt_id"))
 _wake = _sql.bind("wake", columns=("task_queue",))
 _waiting = _sql.bind(
     "waiting",
@@ -51,6 +52,10 @@ async def resolve(
     run = await _lock.first(connection, namespace=namespace, run_id=request.run_id)
     if run is None:
         raise await namespaces.absent(connection, namespace, "run", request.run_id, "run_id")
+    status = STATUS[name]
+    known = await _known(connection, namespace, request)
+    if known is not None:
+        return ResolveStepResponse(status=rows.RUN_STATUS[run["status"]], step_status=rows.STEP_STATUS[known])
     result = request.result if request.HasField("result") else None
     done = await _resolve.first(
         connection,
@@ -61,10 +66,11 @@ async def resolve(
         output=None if result is None else result.data,
         output_encoding=None if result is None else result.encoding or None,
         reason=request.reason or None,
+        resolution_id=request.resolution_id or None,
+        attempt_id=request.attempt_id or None,
     )
-    status = STATUS[name]
     if done is None:
-        status = await _repeated(connection, namespace, request, name)
+        status = await _standing(connection, namespace, request, name)
     elif run["status"] == "RUNNING":
         outcome.told.append(request.run_id)
     elif await _wake.first(connection, namespace=namespace, run_id=request.run_id) is not None:
@@ -72,13 +78,34 @@ async def resolve(
     return ResolveStepResponse(status=rows.RUN_STATUS[run["status"]], step_status=rows.STEP_STATUS[status])
 
 
-async def _repeated(connection: Connection, namespace: str, request: ResolveStepRequest, name: str) -> str:
-    """The status of a step that was resolved like this before; refused when it was not."""
+async def _known(connection: Connection, namespace: str, request: ResolveStepRequest) -> str | None:
+    """The status of the attempt that this very request resolved before."""
+    if not request.resolution_id:
+        return None
+    row = await _repeated.first(
+        connection,
+        namespace=namespace,
+        run_id=request.run_id,
+        step_id=request.step_id,
+        resolution_id=request.resolution_id,
+    )
+    return None if row is None else _became(row)
+
+
+def _became(row: Record) -> str:
+    return STATUS[row["resolution"]] if row["status"] == "UNKNOWN" else str(row["status"])
+
+
+async def _standing(connection: Connection, namespace: str, request: ResolveStepRequest, name: str) -> str:
+    """The status of a step that was resolved like this before by a request without an id; refused otherwise."""
     row = await _recorded.first(connection, namespace=namespace, run_id=request.run_id, step_id=request.step_id)
     if row is None:
         raise errors.not_found("step", request.step_id, "step_id")
-    if row["resolution"] == name:
-        return STATUS[name] if row["status"] == "UNKNOWN" else str(row["status"])
+    if row["resolution"] == name and not (request.resolution_id and row["resolution_id"]):
+        return _became(row)
+    if request.attempt_id and str(row["attempt_id"]) != request.attempt_id:
+        message = f"attempt {request.attempt_id} is not the latest of step {request.step_id!r}: look at it again"
+        raise errors.precondition(message, request.step_id, "attempt_id")
     known = f"was resolved as {row['resolution']}" if row["resolution"] else f"is {row['status']}"
     message = f"step {request.step_id!r} {known}: only a step whose outcome is UNKNOWN can be resolved, and only once"
     raise errors.precondition(message, request.step_id)

@@ -9,14 +9,22 @@ for no key update;
 -- Says what became of a step whose outcome is unknown, once. The caller holds the run's lock.
 update kagzi.step_runs s
 set resolution = :resolution, resolution_output = :output::bytea, resolution_encoding = :output_encoding::text,
-    resolution_reason = :reason::text
+    resolution_reason = :reason::text, resolution_id = :resolution_id::uuid
 where s.namespace = :namespace and s.run_id = :run_id::uuid and s.step_id = :step_id and s.is_latest
   and s.status = 'UNKNOWN' and s.resolution is null
+  and (:attempt_id::uuid is null or s.attempt_id = :attempt_id)
 returning s.step_id;
 
--- name: recorded
--- How a step stands, to answer a repeated resolution or to say why there is nothing to resolve.
+-- name: repeated
+-- The attempt that this very request resolved, latest or not: the step may have come into doubt again since.
 select s.status, s.resolution
+from kagzi.step_runs s
+where s.namespace = :namespace and s.run_id = :run_id::uuid and s.step_id = :step_id
+  and s.resolution_id = :resolution_id::uuid;
+
+-- name: recorded
+-- How a step stands, to say why there is nothing to resolve.
+select s.status, s.resolution, s.resolution_id, s.attempt_id
 from kagzi.step_runs s
 where s.namespace = :namespace and s.run_id = :run_id::uuid and s.step_id = :step_id and s.is_latest;
 

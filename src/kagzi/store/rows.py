@@ -21,7 +21,7 @@ from kagzi.protocol.v1.common_pb2 import (
     StepKind,
     StepStatus,
 )
-from kagzi.protocol.v1.workflow_pb2 import WorkflowRun
+from kagzi.protocol.v1.workflow_pb2 import RunWarning, WorkflowRun
 
 # What `run` reads: columns of kagzi.workflow_runs, with available_at as nullif(available_at, 'infinity'), and the
 # external id of the template as `schedule`.
@@ -57,6 +57,7 @@ RUN_COLUMNS = (
     "finished_at",
     "seed",
     "schedule",
+    "warnings",
 )
 
 # What `run` reads besides with `payloads=True`: columns of kagzi.workflow_payloads.
@@ -85,6 +86,7 @@ STEP_COLUMNS = (
     "created_at",
     "started_at",
     "finished_at",
+    "unclear",
 )
 
 # What `signal` reads: columns of kagzi.signals.
@@ -117,6 +119,13 @@ class _Failure(msgspec.Struct, omit_defaults=True):
     retry_after_ms: int | None = None
     # Of a run: the step whose error left the workflow.
     step: str = ""
+
+
+class _Warning(msgspec.Struct):
+    """A value of the column `warnings`."""
+
+    message: str
+    at: datetime
 
 
 class _RetryPolicy(msgspec.Struct):
@@ -162,6 +171,7 @@ def run(row: Row, *, payloads: bool = False) -> WorkflowRun:
         finished_at=timestamp(row["finished_at"]),
         seed=row["seed"],
         schedule=row["schedule"] or "",
+        warnings=warnings(row["warnings"]),
         input=payload(row["input"], row["input_encoding"]) if payloads else None,
         output=payload(row["output"], row["output_encoding"]) if payloads else None,
     )
@@ -190,6 +200,7 @@ def step(row: Row) -> Step:
         created_at=timestamp(row["created_at"]),
         started_at=timestamp(row["started_at"]),
         finished_at=timestamp(row["finished_at"]),
+        unclear=row["unclear"],
     )
 
 
@@ -268,6 +279,15 @@ def failure_text(given: Failure, step: str = "") -> str:
         step=step.replace("\0", ""),
     )
     return msgspec.json.encode(stored).decode()
+
+
+def warnings(text: str | None) -> list[RunWarning]:
+    """What is noted on a run, in the order in which it was noticed."""
+    noted = {} if text is None else msgspec.json.decode(text, type=dict[str, _Warning])
+    return [
+        RunWarning(step_id=step_id, message=warning.message, at=timestamp(warning.at))
+        for step_id, warning in sorted(noted.items(), key=lambda item: (item[1].at, item[0]))
+    ]
 
 
 def retry_policy(text: str | None) -> RetryPolicy | None:

@@ -28,6 +28,7 @@ _get = _sql.bind("get", columns=(*rows.RUN_COLUMNS, *rows.PAYLOAD_COLUMNS))
 _find_external = _sql.bind("find_external", columns=("run_id",))
 _list = _sql.bind("list", columns=rows.RUN_COLUMNS)
 _resume = _sql.bind("resume", columns=("status", "task_queue"))
+_resumed = _sql.bind("resumed", columns=("status", "task_queue"))
 
 DEFAULT_PRIORITY = 2
 # Runs that ended between two looks make a start look again; more than a few times is a defect.
@@ -262,15 +263,17 @@ async def list_(connection: Connection, namespace: str, count: int, **filters: A
     return [rows.run(row) for row in found]
 
 
-async def resume(connection: Connection, namespace: str, run_id: str, *, again: bool = False) -> tuple[str, str]:
-    """Makes a parked run due; answers its status and its queue. One that is not parked is left as it is: the answer to
-    its resumption may have been lost. One that has ended is refused, unless this is tried `again`.
+async def resume(connection: Connection, namespace: str, run_id: str, resume_id: str) -> tuple[str, str]:
+    """Makes a parked run due; answers its status and its queue. One that is not parked is left as it is; one that has
+    ended is refused, unless it was resumed before under this very id.
     """
-    row = await _resume.first(connection, namespace=namespace, run_id=run_id)
+    row = await _resumed.first(connection, namespace=namespace, run_id=run_id, resume_id=resume_id)
+    if row is None:
+        row = await _resume.first(connection, namespace=namespace, run_id=run_id, resume_id=resume_id)
     if row is not None:
         return row["status"], row["task_queue"]
     run = await get(connection, namespace, run_id)
     status = rows.RUN_STATUS_NAME[run.status]
-    if status in endings.TERMINAL and not again:
+    if status in endings.TERMINAL:
         raise errors.precondition(f"run {run_id} has ended, it is {status}: there is nothing to resume", run_id)
     return status, run.task_queue

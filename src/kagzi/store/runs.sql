@@ -78,7 +78,7 @@ select r.namespace, r.run_id, r.external_id, r.task_queue, r.workflow_type, r.ve
        r.retry_policy::text as retry_policy, r.created_at, r.started_at, r.finished_at, r.seed,
        (select t.external_id from kagzi.workflow_runs t
         where t.namespace = r.namespace and t.run_id = r.schedule_id) as schedule,
-       p.input, p.input_encoding, p.output, p.output_encoding
+       r.warnings::text as warnings, p.input, p.input_encoding, p.output, p.output_encoding
 from kagzi.workflow_runs r
 left join kagzi.workflow_payloads p on p.namespace = r.namespace and p.run_id = r.run_id
 where r.namespace = :namespace and r.run_id = :run_id::uuid and r.status not in ('SCHEDULED', 'PAUSED');
@@ -100,7 +100,8 @@ select r.namespace, r.run_id, r.external_id, r.task_queue, r.workflow_type, r.ve
        r.retried_from, r.waiting::text as waiting, r.schedule_id, r.scheduled_for,
        r.retry_policy::text as retry_policy, r.created_at, r.started_at, r.finished_at, r.seed,
        (select t.external_id from kagzi.workflow_runs t
-        where t.namespace = r.namespace and t.run_id = r.schedule_id) as schedule
+        where t.namespace = r.namespace and t.run_id = r.schedule_id) as schedule,
+       r.warnings::text as warnings
 from kagzi.workflow_runs r
 where r.namespace = :namespace and r.status not in ('SCHEDULED', 'PAUSED')
   and (:statuses::text[] is null or r.status = any (:statuses::text[]))
@@ -119,6 +120,12 @@ limit :count;
 -- name: resume
 -- Makes a parked run due. Locks it; one that is not parked is left and not answered.
 update kagzi.workflow_runs r
-set available_at = kagzi.now(), parked_hash = null
+set available_at = kagzi.now(), parked_hash = null, resumed_by = :resume_id::uuid
 where r.namespace = :namespace and r.run_id = :run_id::uuid and r.status = 'SLEEPING' and r.parked_hash is not null
 returning r.status, r.task_queue;
+
+-- name: resumed
+-- The run that this very request resumed before.
+select r.status, r.task_queue
+from kagzi.workflow_runs r
+where r.namespace = :namespace and r.run_id = :run_id::uuid and r.resumed_by = :resume_id::uuid;

@@ -12,7 +12,7 @@ from typing import Any
 from asyncpg import Record
 from asyncpg.connection import Connection
 
-from kagzi.protocol.v1.common_pb2 import STEP_FAILED, ErrorDetail
+from kagzi.protocol.v1.common_pb2 import STEP_FAILED, STEP_UNKNOWN, ErrorDetail
 from kagzi.protocol.v1.worker_pb2 import EndAnswer, StepFailed, StepFailedAnswer, StepStartedAnswer
 from kagzi.store import retry, rows
 from kagzi.store.operation import Operation
@@ -46,6 +46,7 @@ HISTORY_COLUMNS = (
     "signal_id",
     "input_hash",
     "effect",
+    "unclear",
 )
 _history = _sql.bind("history", columns=HISTORY_COLUMNS)
 
@@ -107,6 +108,7 @@ async def fail(connection: Connection, namespace: str, operations: Sequence[Oper
         retry_ms=delays,
         child_run_ids=[body.child_run_id or None for body in bodies],
         elapsed_us=[body.elapsed_us for body in bodies],
+        unclear=[body.unclear for body in bodies],
     )
     if len(written) < len(operations):
         await recognise(connection, namespace, operations)
@@ -240,6 +242,8 @@ async def _make_room(connection: Connection, namespace: str, operations: Sequenc
 
 
 def _retry_delay(body: StepFailed, failures: int) -> int | None:
+    if body.outcome == STEP_UNKNOWN and body.HasField("ask_again_ms"):
+        return body.ask_again_ms
     if body.outcome not in (0, STEP_FAILED) or body.failure.non_retryable:
         return None
     delay = retry.delay_ms(body.retry if body.HasField("retry") else None, failures)

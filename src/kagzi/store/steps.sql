@@ -34,11 +34,11 @@ where step.attempt_id = excluded.attempt_id and step.status in ('PENDING', 'RUNN
 
 -- name: fail
 -- Records failed, abandoned, interrupted and doubtful attempts; the caller holds the fence of every run. `retry_ms` is
--- the delay until the next attempt, NULL when none follows; only the last failure of a step has an order of completion.
--- A repeat changes nothing and is not answered.
+-- the delay until the next attempt, or until the reconciler of a doubtful one is asked again, NULL when none follows; only
+-- the last failure of a step has an order of completion. A repeat changes nothing and is not answered.
 insert into kagzi.step_runs as step
     (namespace, run_id, step_id, attempt_number, attempt_id, position, completed_seq, status, kind, input_hash,
-     error, retry_at, child_run_id, started_at, finished_at)
+     error, retry_at, child_run_id, started_at, finished_at, unclear)
 select :namespace, u.run_id, u.step_id,
        case when u.attempt_number > 0 then u.attempt_number else coalesce(
            (select s.attempt_number from kagzi.step_runs s where s.namespace = :namespace and s.run_id = u.run_id
@@ -54,18 +54,19 @@ select :namespace, u.run_id, u.step_id,
            (select max(s.completed_seq) + 1 from kagzi.step_runs s where s.namespace = :namespace
                 and s.run_id = u.run_id and not s.set_aside), 1) end,
        u.status, u.kind, u.input_hash, u.error::jsonb, kagzi.now() + u.retry_ms * interval '1 millisecond',
-       u.child_run_id, kagzi.now() - u.elapsed_us * interval '1 microsecond', kagzi.now()
+       u.child_run_id, kagzi.now() - u.elapsed_us * interval '1 microsecond', kagzi.now(), u.unclear
 from unnest(:run_ids::uuid[], :step_ids::text[], :attempt_ids::uuid[], :attempt_numbers::integer[],
             :positions::integer[], :completed_seqs::integer[], :statuses::text[], :kinds::text[],
             :input_hashes::bigint[], :errors::text[], :retry_ms::bigint[], :child_run_ids::uuid[],
-            :elapsed_us::bigint[])
+            :elapsed_us::bigint[], :unclear::smallint[])
     as u(run_id, step_id, attempt_id, attempt_number, position, completed_seq, status, kind, input_hash, error,
-         retry_ms, child_run_id, elapsed_us)
+         retry_ms, child_run_id, elapsed_us, unclear)
 on conflict (namespace, run_id, step_id, attempt_number) do update
-set status = excluded.status, completed_seq = excluded.completed_seq, error = excluded.error,
-    retry_at = excluded.retry_at, finished_at = excluded.finished_at,
+set status = excluded.status, completed_seq = excluded.completed_seq, error = coalesce(excluded.error, step.error),
+    retry_at = excluded.retry_at, finished_at = excluded.finished_at, unclear = excluded.unclear,
     child_run_id = coalesce(excluded.child_run_id, step.child_run_id)
 where step.attempt_id = excluded.attempt_id and step.status in ('PENDING', 'RUNNING', 'UNKNOWN')
+  and (excluded.status <> 'UNKNOWN' or step.status <> 'UNKNOWN' or excluded.unclear > step.unclear)
 returning step.run_id, step.attempt_id, step.retry_at;
 
 -- name: start
@@ -144,7 +145,7 @@ returning s.run_id, s.signal_id, s.child_run_id;
 -- The latest attempt of each named step.
 select s.step_id, s.attempt_id, s.attempt_number, s.is_latest, s.kind, s.status, s.position, s.completed_seq,
        s.output, s.output_encoding, s.error::text as error, s.retry_at, s.wake_at, s.target, s.child_run_id,
-       s.signal_id, s.input_hash, s.effect, s.created_at, s.started_at, s.finished_at,
+       s.signal_id, s.input_hash, s.effect, s.created_at, s.started_at, s.finished_at, s.unclear,
        s.run_id, coalesce(s.retry_at <= kagzi.now(), false) as retry_due,
        coalesce(s.wake_at <= kagzi.now(), false) as wake_due
 from unnest(:run_ids::uuid[], :step_ids::text[]) as u(run_id, step_id)
@@ -155,7 +156,7 @@ join kagzi.step_runs s
 -- What these runs have on record, the latest attempt of each step, in the order the code asked for it.
 select s.run_id, s.step_id, s.attempt_id, s.attempt_number, s.kind, s.status, s.position, s.completed_seq,
        s.output, s.output_encoding, s.error::text as error, s.retry_at, s.wake_at, s.target, s.child_run_id,
-       s.signal_id, s.input_hash, s.effect
+       s.signal_id, s.input_hash, s.effect, s.unclear
 from kagzi.step_runs s
 where s.namespace = :namespace and s.run_id = any (:run_ids::uuid[]) and s.is_latest
 order by s.run_id, s.position;

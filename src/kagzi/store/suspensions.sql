@@ -20,7 +20,8 @@ from unnest(:run_ids::uuid[], :tokens::uuid[], :operation_ids::uuid[], :parked::
          as u(run_id, token, operation_id, parked, parked_hash, named)
 cross join lateral (
     select min(case when s.kind in ('SLEEP', 'SIGNAL') and s.status = 'RUNNING' then s.wake_at
-                    when s.status = 'FAILED' then s.retry_at
+                    -- The next attempt; the next question to a reconciler that could not say.
+                    when s.status in ('FAILED', 'UNKNOWN') then s.retry_at
                     -- The end of a run that somebody else started wakes nobody here: look again.
                     when s.kind = 'CHILD_WORKFLOW' and s.status = 'RUNNING' and not exists (
                         select 1 from kagzi.workflow_runs c
@@ -64,6 +65,25 @@ where r.namespace = :namespace and r.run_id = u.run_id and r.claim_token = u.tok
   and waits.known = u.named
 returning r.run_id, r.task_queue, r.status, nullif(r.available_at, 'infinity') as available_at,
           r.available_at <= kagzi.now() as due;
+
+-- name: asked_to_cancel
+-- Those of these runs that somebody asked to end, or whose time is up. The caller holds the fence.
+select r.run_id
+from kagzi.workflow_runs r
+where r.namespace = :namespace and r.run_id = any (:run_ids::uuid[]) and r.cancel_requested_at is not null;
+
+-- name: warn
+-- Notes what a person should know of runs that go on, once for each step and for a hundred of them at most. The caller
+-- holds the fence.
+update kagzi.workflow_runs r
+set warnings = fresh.warnings || coalesce(r.warnings, '{}')
+from (select u.run_id, array_agg(u.step_id) as step_ids,
+             jsonb_object_agg(u.step_id, jsonb_build_object('message', u.message, 'at', kagzi.now())) as warnings
+      from unnest(:run_ids::uuid[], :step_ids::text[], :messages::text[]) as u(run_id, step_id, message)
+      group by u.run_id) as fresh
+where r.namespace = :namespace and r.run_id = fresh.run_id and r.status = 'RUNNING'
+  and not coalesce(r.warnings, '{}') ?& fresh.step_ids
+  and (select count(*) from jsonb_object_keys(coalesce(r.warnings, '{}'))) < 100;
 
 -- name: release
 -- Gives runs back for anybody to claim now, `retry_ms` later for a step that is tried again by replay. A token that is

@@ -27,6 +27,7 @@ from kagzi.protocol.v1.worker_pb2 import (
     StepFailedAnswer,
     StepStarted,
     Suspend,
+    Warn,
 )
 from kagzi.store import children, endings, facts, resolutions, rows, signals, steps, suspensions
 from kagzi.store.operation import Kind, Operation, Outcome
@@ -40,6 +41,8 @@ async def begin(connection: Connection, operation: Operation) -> None:
         record = await _resolved(connection, operation, record)
         if operation.refused:
             return
+    if record is not None and record["input_hash"] and body.input_hash not in (0, record["input_hash"]):
+        await _warn_of_input(connection, operation)
     if record is not None and not _may_run_again(record, body.attempt_id):
         operation.answer = BeginStepResponse(should_execute=False, step=rows.step(record))
         return
@@ -49,6 +52,13 @@ async def begin(connection: Connection, operation: Operation) -> None:
             return
         record = await _latest(connection, operation, body.step_id)
     operation.answer = BeginStepResponse(should_execute=True, step=_step(record))
+
+
+async def _warn_of_input(connection: Connection, operation: Operation) -> None:
+    step_id = operation.body.step_id
+    message = f"step {step_id!r} is called with another input than the one on record"
+    warning = Operation(Kind.WARN, operation.namespace, operation.run_id, Warn(step_id=step_id, message=message))
+    await suspensions.warn(connection, operation.namespace, [warning])
 
 
 async def _resolved(connection: Connection, operation: Operation, record: Record) -> Record | None:

@@ -569,6 +569,7 @@ class ListStepsRequest(_message.Message):
     STATUSES_FIELD_NUMBER: _builtins.int
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    BY_STEP_ID_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     """Whose run it is."""
     run_id: _builtins.str
@@ -583,6 +584,10 @@ class ListStepsRequest(_message.Message):
     """1 to 100; 50 when 0."""
     page_token: _builtins.str
     """`next_page_token` of the page before, with the same filters."""
+    by_step_id: _builtins.bool
+    """By step id, then attempt, instead of by position: a page then costs the same however many steps there are. For
+    reading all of them.
+    """
     @_builtins.property
     def statuses(self) -> _containers.RepeatedScalarFieldContainer[_common_pb2.StepStatus.ValueType]:
         """Only attempts in one of these; empty: any."""
@@ -598,10 +603,11 @@ class ListStepsRequest(_message.Message):
         statuses: _abc.Iterable[_common_pb2.StepStatus.ValueType] | None = ...,
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
+        by_step_id: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["include_outputs", b"include_outputs", "include_superseded", b"include_superseded", "namespace", b"namespace", "page_size", b"page_size", "page_token", b"page_token", "run_id", b"run_id", "statuses", b"statuses", "step_id", b"step_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["by_step_id", b"by_step_id", "include_outputs", b"include_outputs", "include_superseded", b"include_superseded", "namespace", b"namespace", "page_size", b"page_size", "page_token", b"page_token", "run_id", b"run_id", "statuses", b"statuses", "step_id", b"step_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -617,7 +623,7 @@ class ListStepsResponse(_message.Message):
     """Empty on the last page."""
     @_builtins.property
     def steps(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Step]:
-        """By position, then attempt."""
+        """By position, then attempt, unless asked otherwise."""
 
     def __init__(
         self,

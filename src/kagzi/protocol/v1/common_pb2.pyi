@@ -435,6 +435,7 @@ class Step(_message.Message):
     CREATED_AT_FIELD_NUMBER: _builtins.int
     STARTED_AT_FIELD_NUMBER: _builtins.int
     FINISHED_AT_FIELD_NUMBER: _builtins.int
+    UNCLEAR_FIELD_NUMBER: _builtins.int
     step_id: _builtins.str
     """Name and occurrence within the run: "charge", "charge#2"."""
     attempt_id: _builtins.str
@@ -461,6 +462,8 @@ class Step(_message.Message):
     """Keyed hash of the step's input, to notice that it changed; 0 when not given."""
     effect: _builtins.bool
     """The step's outcome is never guessed after a crash."""
+    unclear: _builtins.int
+    """STEP_UNKNOWN: how often its reconciler could not say; it is asked again at `retry_at`."""
     @_builtins.property
     def output(self) -> Global___Payload:
         """The result; absent unless completed."""
@@ -512,10 +515,11 @@ class Step(_message.Message):
         created_at: _timestamp_pb2.Timestamp | None = ...,
         started_at: _timestamp_pb2.Timestamp | None = ...,
         finished_at: _timestamp_pb2.Timestamp | None = ...,
+        unclear: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "failure", b"failure", "finished_at", b"finished_at", "output", b"output", "retry_at", b"retry_at", "started_at", b"started_at", "wake_at", b"wake_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt_id", b"attempt_id", "attempt_number", b"attempt_number", "child_run_id", b"child_run_id", "completed_seq", b"completed_seq", "created_at", b"created_at", "effect", b"effect", "failure", b"failure", "finished_at", b"finished_at", "input_hash", b"input_hash", "is_latest", b"is_latest", "kind", b"kind", "output", b"output", "position", b"position", "retry_at", b"retry_at", "signal_id", b"signal_id", "started_at", b"started_at", "status", b"status", "step_id", b"step_id", "target", b"target", "wake_at", b"wake_at"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt_id", b"attempt_id", "attempt_number", b"attempt_number", "child_run_id", b"child_run_id", "completed_seq", b"completed_seq", "created_at", b"created_at", "effect", b"effect", "failure", b"failure", "finished_at", b"finished_at", "input_hash", b"input_hash", "is_latest", b"is_latest", "kind", b"kind", "output", b"output", "position", b"position", "retry_at", b"retry_at", "signal_id", b"signal_id", "started_at", b"started_at", "status", b"status", "step_id", b"step_id", "target", b"target", "unclear", b"unclear", "wake_at", b"wake_at"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

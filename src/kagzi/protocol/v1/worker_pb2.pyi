@@ -145,6 +145,7 @@ class RegisterResponse(_message.Message):
     LEASE_MS_FIELD_NUMBER: _builtins.int
     HEARTBEAT_INTERVAL_MS_FIELD_NUMBER: _builtins.int
     NOW_US_FIELD_NUMBER: _builtins.int
+    HISTORY_STEPS_FIELD_NUMBER: _builtins.int
     worker_id: _builtins.str
     """The id for heartbeats and polls; the same for the same instance."""
     lease_ms: _builtins.int
@@ -153,6 +154,8 @@ class RegisterResponse(_message.Message):
     """How often to send a heartbeat."""
     now_us: _builtins.int
     """The database's time when this was answered, in microseconds since 1970."""
+    history_steps: _builtins.int
+    """How many steps the history of a run may have; a run that goes beyond it fails."""
     def __init__(
         self,
         *,
@@ -160,10 +163,11 @@ class RegisterResponse(_message.Message):
         lease_ms: _builtins.int = ...,
         heartbeat_interval_ms: _builtins.int = ...,
         now_us: _builtins.int = ...,
+        history_steps: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["heartbeat_interval_ms", b"heartbeat_interval_ms", "lease_ms", b"lease_ms", "now_us", b"now_us", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["heartbeat_interval_ms", b"heartbeat_interval_ms", "history_steps", b"history_steps", "lease_ms", b"lease_ms", "now_us", b"now_us", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -805,6 +809,8 @@ class StepFailed(_message.Message):
     ELAPSED_US_FIELD_NUMBER: _builtins.int
     OUTCOME_FIELD_NUMBER: _builtins.int
     CHILD_RUN_ID_FIELD_NUMBER: _builtins.int
+    UNCLEAR_FIELD_NUMBER: _builtins.int
+    ASK_AGAIN_MS_FIELD_NUMBER: _builtins.int
     step_id: _builtins.str
     """As in StepStarted."""
     attempt_id: _builtins.str
@@ -825,6 +831,10 @@ class StepFailed(_message.Message):
     """STEP_FAILED when unspecified; else STEP_UNKNOWN, STEP_ABANDONED or STEP_INTERRUPTED, which count no failure."""
     child_run_id: _builtins.str
     """CHILD_WORKFLOW: the child that ended badly."""
+    unclear: _builtins.int
+    """STEP_UNKNOWN: how often the reconciler has been asked and could not say."""
+    ask_again_ms: _builtins.int
+    """STEP_UNKNOWN: the reconciler is asked again after this; absent: a person is waited for."""
     @_builtins.property
     def failure(self) -> _common_pb2.Failure:
         """Why."""
@@ -848,12 +858,16 @@ class StepFailed(_message.Message):
         elapsed_us: _builtins.int = ...,
         outcome: _common_pb2.StepStatus.ValueType = ...,
         child_run_id: _builtins.str = ...,
+        unclear: _builtins.int = ...,
+        ask_again_ms: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure", "retry", b"retry"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_ask_again_ms", b"_ask_again_ms", "ask_again_ms", b"ask_again_ms", "failure", b"failure", "retry", b"retry"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt_id", b"attempt_id", "attempt_number", b"attempt_number", "child_run_id", b"child_run_id", "completed_seq", b"completed_seq", "elapsed_us", b"elapsed_us", "failure", b"failure", "input_hash", b"input_hash", "kind", b"kind", "outcome", b"outcome", "position", b"position", "retry", b"retry", "step_id", b"step_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ask_again_ms", b"_ask_again_ms", "ask_again_ms", b"ask_again_ms", "attempt_id", b"attempt_id", "attempt_number", b"attempt_number", "child_run_id", b"child_run_id", "completed_seq", b"completed_seq", "elapsed_us", b"elapsed_us", "failure", b"failure", "input_hash", b"input_hash", "kind", b"kind", "outcome", b"outcome", "position", b"position", "retry", b"retry", "step_id", b"step_id", "unclear", b"unclear"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__ask_again_ms: _TypeAlias = _typing.Literal["ask_again_ms"]  # noqa: Y015
+    _WhichOneofArgType__ask_again_ms: _TypeAlias = _typing.Literal["_ask_again_ms", b"_ask_again_ms"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__ask_again_ms) -> _WhichOneofReturnType__ask_again_ms | None: ...
 
 Global___StepFailed: _TypeAlias = StepFailed  # noqa: Y015
 
@@ -940,6 +954,32 @@ class SetState(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SetState: _TypeAlias = SetState  # noqa: Y015
+
+@_typing.final
+class Warn(_message.Message):
+    """Something a person should know of the run, which goes on. Of several for one step the first stays."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STEP_ID_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    step_id: _builtins.str
+    """The step it is about."""
+    message: _builtins.str
+    """One sentence, at most 2,000 bytes."""
+    def __init__(
+        self,
+        *,
+        step_id: _builtins.str = ...,
+        message: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "step_id", b"step_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Warn: _TypeAlias = Warn  # noqa: Y015
 
 @_typing.final
 class StartChild(_message.Message):
@@ -1311,6 +1351,7 @@ class Operation(_message.Message):
     FAIL_FIELD_NUMBER: _builtins.int
     CONTINUE_AS_NEW_FIELD_NUMBER: _builtins.int
     RELEASE_FIELD_NUMBER: _builtins.int
+    WARN_FIELD_NUMBER: _builtins.int
     PEEK_EVENTS_FIELD_NUMBER: _builtins.int
     GET_EVENTS_FIELD_NUMBER: _builtins.int
     COMMIT_PREPARE_FIELD_NUMBER: _builtins.int
@@ -1368,6 +1409,10 @@ class Operation(_message.Message):
         """Give the run back for anybody."""
 
     @_builtins.property
+    def warn(self) -> Global___Warn:
+        """Note something on the run."""
+
+    @_builtins.property
     def peek_events(self) -> _automation_pb2.PeekEvents:
         """Automations: look at pending events."""
 
@@ -1408,6 +1453,7 @@ class Operation(_message.Message):
         fail: Global___Fail | None = ...,
         continue_as_new: Global___ContinueAsNew | None = ...,
         release: Global___Release | None = ...,
+        warn: Global___Warn | None = ...,
         peek_events: _automation_pb2.PeekEvents | None = ...,
         get_events: _automation_pb2.GetEvents | None = ...,
         commit_prepare: _automation_pb2.CommitPrepare | None = ...,
@@ -1415,11 +1461,11 @@ class Operation(_message.Message):
         finish_mutation: _automation_pb2.FinishMutation | None = ...,
         commit_handler: _automation_pb2.CommitHandler | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["begin_mutation", b"begin_mutation", "body", b"body", "commit_handler", b"commit_handler", "commit_prepare", b"commit_prepare", "complete", b"complete", "continue_as_new", b"continue_as_new", "fail", b"fail", "finish_mutation", b"finish_mutation", "get_events", b"get_events", "peek_events", b"peek_events", "release", b"release", "set_state", b"set_state", "start_child", b"start_child", "step_completed", b"step_completed", "step_failed", b"step_failed", "step_started", b"step_started", "suspend", b"suspend", "wait", b"wait"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["begin_mutation", b"begin_mutation", "body", b"body", "commit_handler", b"commit_handler", "commit_prepare", b"commit_prepare", "complete", b"complete", "continue_as_new", b"continue_as_new", "fail", b"fail", "finish_mutation", b"finish_mutation", "get_events", b"get_events", "peek_events", b"peek_events", "release", b"release", "set_state", b"set_state", "start_child", b"start_child", "step_completed", b"step_completed", "step_failed", b"step_failed", "step_started", b"step_started", "suspend", b"suspend", "wait", b"wait", "warn", b"warn"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["begin_mutation", b"begin_mutation", "body", b"body", "claim_token", b"claim_token", "commit_handler", b"commit_handler", "commit_prepare", b"commit_prepare", "complete", b"complete", "continue_as_new", b"continue_as_new", "fail", b"fail", "finish_mutation", b"finish_mutation", "get_events", b"get_events", "number", b"number", "peek_events", b"peek_events", "release", b"release", "run_id", b"run_id", "set_state", b"set_state", "start_child", b"start_child", "step_completed", b"step_completed", "step_failed", b"step_failed", "step_started", b"step_started", "suspend", b"suspend", "wait", b"wait"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begin_mutation", b"begin_mutation", "body", b"body", "claim_token", b"claim_token", "commit_handler", b"commit_handler", "commit_prepare", b"commit_prepare", "complete", b"complete", "continue_as_new", b"continue_as_new", "fail", b"fail", "finish_mutation", b"finish_mutation", "get_events", b"get_events", "number", b"number", "peek_events", b"peek_events", "release", b"release", "run_id", b"run_id", "set_state", b"set_state", "start_child", b"start_child", "step_completed", b"step_completed", "step_failed", b"step_failed", "step_started", b"step_started", "suspend", b"suspend", "wait", b"wait", "warn", b"warn"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["step_started", "step_completed", "step_failed", "wait", "suspend", "set_state", "start_child", "complete", "fail", "continue_as_new", "release", "peek_events", "get_events", "commit_prepare", "begin_mutation", "finish_mutation", "commit_handler"]  # noqa: Y015
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["step_started", "step_completed", "step_failed", "wait", "suspend", "set_state", "start_child", "complete", "fail", "continue_as_new", "release", "warn", "peek_events", "get_events", "commit_prepare", "begin_mutation", "finish_mutation", "commit_handler"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
 

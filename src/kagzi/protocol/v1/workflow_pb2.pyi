@@ -80,6 +80,7 @@ class WorkflowRun(_message.Message):
     OUTPUT_FIELD_NUMBER: _builtins.int
     SEED_FIELD_NUMBER: _builtins.int
     SCHEDULE_FIELD_NUMBER: _builtins.int
+    WARNINGS_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     """Whose run it is."""
     run_id: _builtins.str
@@ -172,6 +173,10 @@ class WorkflowRun(_message.Message):
     def output(self) -> _common_pb2.Payload:
         """The output; only from GetWorkflow, once COMPLETED."""
 
+    @_builtins.property
+    def warnings(self) -> _containers.RepeatedCompositeFieldContainer[Global___RunWarning]:
+        """What a person should know although the run goes on, at most one for a step."""
+
     def __init__(
         self,
         *,
@@ -208,14 +213,47 @@ class WorkflowRun(_message.Message):
         output: _common_pb2.Payload | None = ...,
         seed: _builtins.int = ...,
         schedule: _builtins.str = ...,
+        warnings: _abc.Iterable[Global___RunWarning] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["available_at", b"available_at", "cancel_requested_at", b"cancel_requested_at", "created_at", b"created_at", "deadline_at", b"deadline_at", "failure", b"failure", "finished_at", b"finished_at", "input", b"input", "output", b"output", "retry", b"retry", "scheduled_for", b"scheduled_for", "started_at", b"started_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "available_at", b"available_at", "cancel_requested_at", b"cancel_requested_at", "continued_as", b"continued_as", "crashes", b"crashes", "created_at", b"created_at", "deadline_at", b"deadline_at", "external_id", b"external_id", "failure", b"failure", "finished_at", b"finished_at", "input", b"input", "labels", b"labels", "namespace", b"namespace", "output", b"output", "parent_run_id", b"parent_run_id", "parent_step_attempt_id", b"parent_step_attempt_id", "priority", b"priority", "retried_from", b"retried_from", "retry", b"retry", "root_run_id", b"root_run_id", "run_id", b"run_id", "schedule", b"schedule", "schedule_id", b"schedule_id", "scheduled_for", b"scheduled_for", "seed", b"seed", "started_at", b"started_at", "state_json", b"state_json", "status", b"status", "task_queue", b"task_queue", "version", b"version", "waiting_json", b"waiting_json", "worker_id", b"worker_id", "workflow_type", b"workflow_type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "available_at", b"available_at", "cancel_requested_at", b"cancel_requested_at", "continued_as", b"continued_as", "crashes", b"crashes", "created_at", b"created_at", "deadline_at", b"deadline_at", "external_id", b"external_id", "failure", b"failure", "finished_at", b"finished_at", "input", b"input", "labels", b"labels", "namespace", b"namespace", "output", b"output", "parent_run_id", b"parent_run_id", "parent_step_attempt_id", b"parent_step_attempt_id", "priority", b"priority", "retried_from", b"retried_from", "retry", b"retry", "root_run_id", b"root_run_id", "run_id", b"run_id", "schedule", b"schedule", "schedule_id", b"schedule_id", "scheduled_for", b"scheduled_for", "seed", b"seed", "started_at", b"started_at", "state_json", b"state_json", "status", b"status", "task_queue", b"task_queue", "version", b"version", "waiting_json", b"waiting_json", "warnings", b"warnings", "worker_id", b"worker_id", "workflow_type", b"workflow_type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___WorkflowRun: _TypeAlias = WorkflowRun  # noqa: Y015
+
+@_typing.final
+class RunWarning(_message.Message):
+    """Something about a run that is no error: a step was called with another input than the one on record."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STEP_ID_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    AT_FIELD_NUMBER: _builtins.int
+    step_id: _builtins.str
+    """The step it is about."""
+    message: _builtins.str
+    """One sentence for a person."""
+    @_builtins.property
+    def at(self) -> _timestamp_pb2.Timestamp:
+        """When it was first noticed."""
+
+    def __init__(
+        self,
+        *,
+        step_id: _builtins.str = ...,
+        message: _builtins.str = ...,
+        at: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["at", b"at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "message", b"message", "step_id", b"step_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RunWarning: _TypeAlias = RunWarning  # noqa: Y015
 
 @_typing.final
 class StartWorkflowRequest(_message.Message):
@@ -881,19 +919,25 @@ class ResumeWorkflowRequest(_message.Message):
 
     NAMESPACE_FIELD_NUMBER: _builtins.int
     RUN_ID_FIELD_NUMBER: _builtins.int
+    RESUME_ID_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     """Whose run it is."""
     run_id: _builtins.str
     """The parked run."""
+    resume_id: _builtins.str
+    """A UUID made by the caller: a repeat with it is answered as the first time. Empty: a run that is not parked any more
+    refuses it.
+    """
     def __init__(
         self,
         *,
         namespace: _builtins.str = ...,
         run_id: _builtins.str = ...,
+        resume_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["namespace", b"namespace", "run_id", b"run_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["namespace", b"namespace", "resume_id", b"resume_id", "run_id", b"run_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1022,6 +1066,8 @@ class ResolveStepRequest(_message.Message):
     RESOLUTION_FIELD_NUMBER: _builtins.int
     RESULT_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    RESOLUTION_ID_FIELD_NUMBER: _builtins.int
+    ATTEMPT_ID_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     """Whose run it is."""
     run_id: _builtins.str
@@ -1032,6 +1078,12 @@ class ResolveStepRequest(_message.Message):
     """What became of it."""
     reason: _builtins.str
     """Why, with FAIL."""
+    resolution_id: _builtins.str
+    """A UUID made by the caller: a repeat with it is answered as the first time, also when the step has come into doubt
+    again. Empty: the same resolution of the latest attempt counts as a repeat.
+    """
+    attempt_id: _builtins.str
+    """The attempt that is meant; empty: the latest. Another one that is in doubt now is not resolved."""
     @_builtins.property
     def result(self) -> _common_pb2.Payload:
         """The result, with APPLIED."""
@@ -1045,10 +1097,12 @@ class ResolveStepRequest(_message.Message):
         resolution: Global___ResolveStepRequest.Resolution.ValueType = ...,
         result: _common_pb2.Payload | None = ...,
         reason: _builtins.str = ...,
+        resolution_id: _builtins.str = ...,
+        attempt_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["result", b"result"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["namespace", b"namespace", "reason", b"reason", "resolution", b"resolution", "result", b"result", "run_id", b"run_id", "step_id", b"step_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt_id", b"attempt_id", "namespace", b"namespace", "reason", b"reason", "resolution", b"resolution", "resolution_id", b"resolution_id", "result", b"result", "run_id", b"run_id", "step_id", b"step_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -105,6 +105,7 @@ class Admin(AdminServiceServicer):
             ],
             superseded=request.include_superseded,
             outputs=request.include_outputs,
+            by_id=request.by_step_id,
         )
         after = page.key(_place_of_step, BEGINNING)
         found, more = await self._database.read(

@@ -28,6 +28,8 @@ from kagzi.store.operation import GIVING_AWAY, HANDLING, Kind, Operation
 
 _LAST_MICROSECOND = 7_258_118_400_000_000
 _STATES = 2**31 - 1
+_UNCLEAR = 2**15 - 1
+_WARNING = 2_000
 
 _KINDS: dict[str, Kind] = {
     "step_started": Kind.START_STEP,
@@ -41,6 +43,7 @@ _KINDS: dict[str, Kind] = {
     "fail": Kind.FAIL,
     "continue_as_new": Kind.CONTINUE_AS_NEW,
     "release": Kind.RELEASE,
+    "warn": Kind.WARN,
     **phases.KINDS,
 }
 
@@ -151,6 +154,10 @@ def _step_failed(namespace: str, body: pb.StepFailed, field: str) -> None:
         checks.failure(body.failure, f"{field}.failure")
     if body.HasField("retry"):
         checks.retry(body.retry, f"{field}.retry")
+    if not 0 <= body.unclear <= _UNCLEAR:
+        raise invalid(f"{field}.unclear", f"{field}.unclear is {body.unclear}, and must be 0 to {_UNCLEAR}")
+    if body.HasField("ask_again_ms"):
+        checks.duration_ms(body.ask_again_ms, f"{field}.ask_again_ms")
 
 
 def _start_child(namespace: str, body: pb.StartChild, field: str) -> None:
@@ -191,6 +198,11 @@ def _set_state(_: str, body: pb.SetState, field: str) -> None:
         raise invalid(f"{field}.number", f"{field}.number is {body.number}, and must be 1 to {_STATES}")
 
 
+def _warn(_: str, body: pb.Warn, field: str) -> None:
+    checks.name(body.step_id, f"{field}.step_id")
+    body.message = checks.text(body.message, f"{field}.message", _WARNING)
+
+
 def _complete(_: str, body: pb.Complete, field: str) -> None:
     if body.HasField("output"):
         checks.payload(body.output, f"{field}.output")
@@ -217,6 +229,7 @@ _CHECKS: dict[Kind, Callable[[str, Any, str], None]] = {
     Kind.START_CHILD: _start_child,
     Kind.AWAIT_CHILD: _start_child,
     Kind.SET_STATE: _set_state,
+    Kind.WARN: _warn,
     Kind.WAIT: _wait,
     Kind.SUSPEND: _suspend,
     Kind.COMPLETE: _complete,

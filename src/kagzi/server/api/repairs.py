@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import grpc
+import uuid_utils
 from asyncpg.connection import Connection
 
 from kagzi.protocol.v1 import workflow_pb2 as pb
@@ -64,14 +65,9 @@ class Repairs(WorkflowServiceServicer):
     async def ResumeWorkflow(self, request: pb.ResumeWorkflowRequest, context: Context) -> pb.ResumeWorkflowResponse:
         namespace = checks.namespace(request.namespace)
         run_id = checks.uuid(request.run_id, "run_id")
-        tries = 0
-
-        async def resume(connection: Connection) -> tuple[str, str]:
-            nonlocal tries
-            tries += 1
-            return await runs.resume(connection, namespace, run_id, again=tries > 1)
-
-        status, task_queue = await self._database.transact(resume)
+        # Known by an id also when the store tries it again, its commit not having been answered.
+        resume_id = checks.uuid(request.resume_id, "resume_id", required=False) or str(uuid_utils.uuid7())
+        status, task_queue = await self._database.transact(lambda c: runs.resume(c, namespace, run_id, resume_id))
         self._announcer.due(namespace, task_queue)
         return pb.ResumeWorkflowResponse(status=rows.RUN_STATUS[status])
 
@@ -79,6 +75,8 @@ class Repairs(WorkflowServiceServicer):
         namespace = checks.namespace(request.namespace)
         request.run_id = checks.uuid(request.run_id, "run_id")
         request.step_id = checks.name(request.step_id, "step_id")
+        request.resolution_id = checks.uuid(request.resolution_id, "resolution_id", required=False)
+        request.attempt_id = checks.uuid(request.attempt_id, "attempt_id", required=False)
         checks.enum(request.resolution, pb.ResolveStepRequest.Resolution, "resolution", required=True)
         request.reason = checks.text(request.reason, "reason", _REASON_BYTES)
         if request.HasField("result"):
