@@ -74,6 +74,7 @@ class Walk:
         self.minutes = bytearray()
         self.hours = bytearray()
         self.repeated = bytearray()
+        self.masks: dict[tuple[str, frozenset[int]], int] = {}
         self.dates: list[tuple[datetime, int]] = []
         self.changes: list[Change] = []
         before = self._wall(BEGIN - MINUTE)
@@ -116,21 +117,24 @@ class Walk:
 
     def fires(self, rule: Rule) -> Fires:
         """Every fire of the five years."""
-        found = [
-            self.minutes.translate(_table(rule.minutes)),
-            self.hours.translate(_table(rule.hours)),
-            b"".join((b"\1" if rule.on(day) else b"\0") * count for day, count in self.dates),
-        ]
+        both = self._mask("minutes", rule.minutes) & self._mask("hours", rule.hours)
+        if rule.days or rule.weekdays or len(rule.months) < 12:
+            days = b"".join((b"\1" if rule.on(day) else b"\0") * count for day, count in self.dates)
+            both &= int.from_bytes(days, "big")
         if not rule.elapsed:
-            found.append(self.repeated.translate(_table(frozenset({0}))))
-        both = int.from_bytes(found[0], "big")
-        for other in found[1:]:
-            both &= int.from_bytes(other, "big")
+            both &= self._mask("repeated", frozenset({0}))
         marks = bytearray(both.to_bytes(len(self.minutes), "big"))
         for change in self.changes:
             if not rule.elapsed and any(rule.at(wall) for wall in change.left_out):
                 marks[change.minute] = 1
         return Fires(marks)
+
+    def _mask(self, what: str, numbers: frozenset[int]) -> int:
+        """A byte for each minute, 1 where it shows one of the numbers."""
+        if (what, numbers) not in self.masks:
+            table = bytes(number in numbers for number in range(256))
+            self.masks[what, numbers] = int.from_bytes(getattr(self, what).translate(table), "big")
+        return self.masks[what, numbers]
 
     def windows(self) -> list[tuple[datetime, datetime]]:
         """Ten hours around every change, and as many of some ordinary days."""
@@ -138,7 +142,3 @@ class Walk:
         around = [BEGIN + change.minute * MINUTE for change in self.changes]
         ordinary = [BEGIN + timedelta(days=day, hours=7) for day in range(60, (END - BEGIN).days, 151)]
         return [(moment - half, moment + half) for moment in around + ordinary]
-
-
-def _table(numbers: frozenset[int]) -> bytes:
-    return bytes(number in numbers for number in range(256))

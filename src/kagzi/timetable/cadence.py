@@ -4,6 +4,7 @@ from datetime import timedelta
 from decimal import Decimal
 
 from kagzi.timetable.cursor import Cursor
+from kagzi.timetable.fields import LAST
 from kagzi.timetable.lexicon import UNITS, Kind
 from kagzi.timetable.phrase import MIXED, Misfit
 
@@ -43,14 +44,23 @@ def every(cursor: Cursor) -> bool:
     if following.kind is Kind.NUMBER and duration(cursor):
         return True
     if cursor.is_ordinal():
-        if cursor.kind(1) is Kind.UNIT and not _names_a_date(cursor):
-            return _cadence(cursor, cursor.ordinal())
-        return True
+        return _every_nth(cursor)
     if following.kind is Kind.UNIT:
         return _cadence(cursor, None)
     if cursor.kind(cursor.past(0, Kind.FILLER)) in (Kind.WEEKDAY, Kind.WEEKDAYS, Kind.MONTH, Kind.ORDINAL):
         return True
     raise Misfit(f"'every' is followed by {following.raw!r}" if following.raw else "'every' is followed by nothing")
+
+
+def _every_nth(cursor: Cursor) -> bool:
+    """`every third hour` counts hours; `every second tuesday of the month` counts nothing."""
+    following = cursor.token(cursor.past(2, Kind.FILLER, Kind.PER, Kind.EVERY))
+    of_a_month = following.kind is Kind.MONTH or following.value in ("month", "quarter", "year")
+    if cursor.kind(1) is Kind.UNIT and not (of_a_month and cursor.token(1).value == "day"):
+        return _cadence(cursor, cursor.ordinal())
+    if cursor.kind(1) is Kind.WEEKDAY and not of_a_month and cursor.token().value not in (1, LAST):
+        raise Misfit(f"every {cursor.token().raw} one may be of the month or of all")
+    return True
 
 
 def duration(cursor: Cursor) -> bool:
@@ -117,11 +127,3 @@ def _part_of_an_hour(cursor: Cursor) -> bool:
     if cursor.take().value != "hour":
         raise Misfit("a half is understood of an hour alone")
     return _say(cursor, "minute", minutes, timedelta(minutes=minutes))
-
-
-def _names_a_date(cursor: Cursor) -> bool:
-    """Whether `second day` is one of a month, and not every other day."""
-    following = cursor.token(cursor.past(2, Kind.FILLER, Kind.PER, Kind.EVERY))
-    return cursor.token(1).value == "day" and (
-        following.kind is Kind.MONTH or following.value in ("month", "quarter", "year")
-    )

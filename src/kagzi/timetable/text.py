@@ -18,20 +18,19 @@ from kagzi.timetable.lexicon import Kind, Token
 from kagzi.timetable.phrase import Misfit, Phrase
 from kagzi.timetable.timetable import EPOCH, Timetable, read_cron, read_interval
 
-_NAMED_ZONE = re.compile(r"^(?P<rest>.*?)[\s,]*\((?P<zone>[^()]*)\)\s*$", re.DOTALL)
-_PLAIN_ZONE = re.compile(
-    r"^(?P<rest>.*?)[\s,]*\b(?:in\s+)?(?P<zone>UTC|[A-Z]\w+/[A-Z][\w/+-]+)(?:\s+time)?\s*$", re.DOTALL
-)
+_NAMED_ZONE = re.compile(r"^(?P<rest>.*?)[\s,]*\((?P<zone>[^()]*)\)\s*$")
+_PLAIN_ZONE = re.compile(r"^(?P<rest>.*?)[\s,]*\b(?:in\s+)?(?P<zone>UTC|[A-Z]\w+/[A-Z][\w/+-]+)(?:\s+time)?\s*$")
 _ANCHOR = re.compile(
     r"^(?P<rest>.*?)[\s,]*\bcounted from (?P<day>\d{4}-\d{2}-\d{2})"
     r"(?:[ T](?P<time>\d{2}:\d{2}(?::\d{2}(?:\.\d{1,6})?)?))?(?: ?UTC| ?Z)?\s*$",
-    re.DOTALL | re.IGNORECASE,
+    re.IGNORECASE,
 )
-_CRON = re.compile(
-    r"cron\s+(.+)|(@\w+)|([\d*][\d*,/-]*(?:\s+[\d*][\d*,/-]*)(?:\s+\S+){3,4})", re.IGNORECASE | re.DOTALL
-)
+_CRON = re.compile(r"cron\s+(.+)|(@\w+)|([\d*][\d*,/-]*(?:\s+[\d*][\d*,/-]*)(?:\s+\S+){3,4})", re.IGNORECASE)
 _MONTHS = re.compile(r"\d\s*M\b")
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}(?:T(?=\d))?")
+# Looking for the nearest phrase takes its time, and nobody says more. Words with an expression are longer.
+_LONGEST = 200
+_LONGEST_CRON = 1200
 _DEFAULT = "every day at 09:00"
 # What people say and no timetable knows, with what they may have meant.
 _GUESSES = (
@@ -64,8 +63,9 @@ def read_text(text: str, timezone: str = "UTC", anchor: datetime | None = None) 
     """
     given = timezone
     zone.read(timezone)
-    if len(text) > 1000:
-        raise TimetableError("text", f"{shown(text)} is too long to be a time", _DEFAULT)
+    text = " ".join(text[: 2 * _LONGEST_CRON].split())
+    if len(text) > _LONGEST_CRON:
+        raise TimetableError("text", f"{shown(text)} is too long", _DEFAULT)
     if found := _ANCHOR.match(text):
         text, anchor = found["rest"], _anchor(found)
     if found := _NAMED_ZONE.match(text):
@@ -79,6 +79,8 @@ def read_text(text: str, timezone: str = "UTC", anchor: datetime | None = None) 
     if found := _PLAIN_ZONE.match(text):
         text, timezone = found["rest"], found["zone"]
         zone.read(timezone)
+    if len(text) > _LONGEST:
+        raise TimetableError("text", f"{shown(text)} is too long", _DEFAULT)
     try:
         return _timetable(_find(text), timezone, anchor or EPOCH)
     except Misfit as misfit:

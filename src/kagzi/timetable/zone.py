@@ -42,17 +42,23 @@ def read(name: str) -> ZoneInfo:
             return ZoneInfo(name)
         except (KeyError, ValueError, OSError):
             pass
-    known = {zone.lower(): zone for zone in available_timezones() if not zone.startswith(_NO_PLACES)}
-    cities = {zone.rpartition("/")[2]: zone for zone in known}
-    names = {**{city: known[zone] for city, zone in cities.items()}, **known}
+    names = _names()
     near = get_close_matches(name[:64].strip().lower().replace(" ", "_"), names, n=1, cutoff=0.75)
     nearest = names[near[0]] if near else None
     raise TimetableError("timezone", f"{shown(name)} is no IANA time zone, as Europe/Berlin or UTC", nearest)
 
 
+@lru_cache(maxsize=1)
+def _names() -> dict[str, str]:
+    """The zones by their names and by their cities, in small letters."""
+    zones = sorted(zone for zone in available_timezones() if not zone.startswith(_NO_PLACES))
+    cities = {zone.rpartition("/")[2].lower(): zone for zone in zones}
+    return cities | {zone.lower(): zone for zone in zones}
+
+
 def onwards(name: str, moment: datetime) -> Iterator[Stretch]:
     """The stretch that holds `moment`, in UTC without saying so, and those after it."""
-    for year in range(moment.year, MAXYEAR):
+    for year in range(max(moment.year, MINYEAR + 1), MAXYEAR):
         found = _stretches(name, year)
         yield from found[_place(found, moment) :] if year == moment.year else found
 
