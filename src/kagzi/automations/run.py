@@ -82,6 +82,8 @@ class HandlerRun:
         # A tool is under way: a cancel waits until what became of it is on record.
         self._uninterrupted = False
         self._over = False
+        # The step whose body runs now, for people.
+        self.body_of = ""
         # The step whose phase runs, until the operation that ends it is answered.
         self._open: Record | None = None
         self.wake(delivery.facts)
@@ -246,6 +248,7 @@ class HandlerRun:
             executor=self.host.executor,
             ended=lambda *result: None if ended.done() else ended.set_result(result),
         )
+        self.body_of = record.step_id
         try:
             result, error, elapsed_us = await ended
         except asyncio.CancelledError:
@@ -253,6 +256,7 @@ class HandlerRun:
             raise
         finally:
             self._uninterrupted = False
+            self.body_of = ""
             if withdraw is not None:
                 withdraw()
         if isinstance(error, asyncio.CancelledError):

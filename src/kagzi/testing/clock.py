@@ -27,10 +27,11 @@ create or replace function kagzi.now() returns timestamptz
     as 'select statement_timestamp() + (select c.skipped_us from kagzi.virtual_clock c) * interval ''1 microsecond''';
 
 -- What the workers of one process hold, what waits for them and is due, what is past its deadline and not dealt with,
--- messages that no server has heard, and the next moment at which something happens by itself. Locks nothing.
+-- messages that no server has heard, automations whose time has come, and the next moment at which something happens by
+-- itself. Locks nothing.
 create function kagzi.activity(process integer, host text, grace interval,
                                out held bigint, out due bigint, out late bigint, out unheard bigint,
-                               out upcoming timestamptz)
+                               out ringing bigint, out upcoming timestamptz)
     language sql stable
     as $$
     with live as (
@@ -53,11 +54,21 @@ create function kagzi.activity(process integer, host text, grace interval,
                    where o.namespace = l.namespace and o.task_queue = l.task_queue and o.status = 'ONLINE'
                      and t.name = l.workflow_type and l.version in ('', t.version)) as due
         from live l
+    ), timed as (
+        select h.due_at
+        from kagzi.handlers h
+        join kagzi.automations a on a.namespace = h.namespace and a.name = h.automation
+        where h.due_at is not null and a.paused_at is null and a.blocked_code is null
+          and not exists (select 1 from kagzi.workflow_runs r
+                          where r.namespace = h.namespace and r.automation = h.automation
+                            and r.status in ('PENDING', 'RUNNING', 'SLEEPING'))
     )
     select count(*) filter (where s.held), count(*) filter (where s.due),
            count(*) filter (where s.limit_at <= kagzi.now() and s.status <> 'SCHEDULED'),
            (select count(*) from kagzi.signals g where g.unheard),
-           least(min(s.available_at) filter (where s.available_at > kagzi.now() and s.available_at < 'infinity'
+           (select count(*) from timed t where t.due_at <= kagzi.now()),
+           least((select min(t.due_at) from timed t where t.due_at > kagzi.now()),
+                 min(s.available_at) filter (where s.available_at > kagzi.now() and s.available_at < 'infinity'
                                                and s.status <> 'RUNNING'),
                  min(s.limit_at) filter (where s.limit_at > kagzi.now() and s.status <> 'SCHEDULED'))
     from seen s
@@ -76,7 +87,7 @@ create function kagzi.hop(until timestamptz, process integer, host text, grace i
     begin
         lock table kagzi.workers, kagzi.workflow_runs in exclusive mode;
         select * into activity from kagzi.activity(process, host, grace);
-        stirring := activity.held + activity.due + activity.late + activity.unheard > 0;
+        stirring := activity.held + activity.due + activity.late + activity.unheard + activity.ringing > 0;
         step_us := case when stirring then 0 else
             extract(epoch from least(until, coalesce(activity.upcoming, until)) - kagzi.now()) * 1000000 end;
         if step_us > 0 then
@@ -106,18 +117,19 @@ class Activity:
     """What goes on in a test database."""
 
     # Runs in the hands of this process's workers; due runs they could take; runs past a deadline; messages that were
-    # stored in somebody's own transaction and not told yet.
+    # stored in somebody's own transaction and not told yet; handlers of automations whose time has come.
     held: int
     due: int
     late: int
     unheard: int
+    ringing: int
     # When the next thing happens by itself; None when nothing will.
     upcoming: datetime | None
 
     @property
     def stirring(self) -> bool:
         """Whether something moves without time passing."""
-        return self.held + self.due + self.late + self.unheard > 0
+        return self.held + self.due + self.late + self.unheard + self.ringing > 0
 
 
 class VirtualClock:

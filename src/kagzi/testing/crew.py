@@ -6,10 +6,10 @@ is left.
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
+from kagzi.automations.run import HandlerRun
 from kagzi.protocol.v1.worker_pb2 import Delivery
 from kagzi.sdk.codec import Codec
 from kagzi.sdk.definition import Workflow
@@ -20,6 +20,8 @@ from kagzi.sdk.post import DEFAULT_QUEUE
 from kagzi.sdk.served import Served
 from kagzi.sdk.shift import Shift
 from kagzi.sdk.worker import Worker, execute
+
+T = TypeVar("T")
 
 
 class Hand(Worker):
@@ -58,13 +60,16 @@ class Hand(Worker):
     def bodies(self) -> list[str]:
         """The step bodies that run, for people."""
         leases = self._shift.leases.all() if self._shift is not None else []
-        return [
-            f"{step.step_id!r} of run {run.run_id} ({run.workflow_type})"
-            for run in (lease.execution for lease in leases)
-            if isinstance(run, Execution)
-            for step in run.agenda.open.values()
-            if step.state is State.RUNNING
-        ]
+        return [body for lease in leases for body in _bodies(lease.execution)]
+
+
+def _bodies(run: Run | None) -> list[str]:
+    if isinstance(run, HandlerRun) and run.body_of:
+        return [f"{run.body_of!r} of run {run.run_id} ({run.handler.automation.name}.{run.handler.name})"]
+    if isinstance(run, Execution):
+        running = [step.step_id for step in run.agenda.open.values() if step.state is State.RUNNING]
+        return [f"{step_id!r} of run {run.run_id} ({run.workflow_type})" for step_id in running]
+    return []
 
 
 def crew(
@@ -77,23 +82,23 @@ def crew(
     namespace: str,
     codecs: Sequence[Codec],
 ) -> list[Hand]:
-    """A worker for each queue that one of the workflows is declared for, and one for those that name none."""
-    by_queue: defaultdict[str, list[Workflow[Any, Any]]] = defaultdict(list)
-    for workflow in workflows:
-        by_queue[getattr(workflow, "queue", None) or DEFAULT_QUEUE].append(workflow)
-    automations = tuple(automations)
-    if automations:
-        by_queue.setdefault(DEFAULT_QUEUE, [])
+    """A worker for each queue that a workflow or automation is declared for, and one for those that name none."""
+    given = (list(workflows), list(automations))
+    queues = {getattr(each, "queue", None) or DEFAULT_QUEUE: None for several in given for each in several}
     return [
         Hand(
             target,
             stirred,
-            workflows=served,
-            automations=automations if name == DEFAULT_QUEUE else (),
-            queue=name,
+            workflows=_of(queue, given[0]),
+            automations=_of(queue, given[1]),
+            queue=queue,
             concurrency=concurrency,
             namespace=namespace,
             codecs=codecs,
         )
-        for name, served in by_queue.items()
+        for queue in queues
     ]
+
+
+def _of(queue: str, several: Iterable[T]) -> list[T]:
+    return [each for each in several if (getattr(each, "queue", None) or DEFAULT_QUEUE) == queue]

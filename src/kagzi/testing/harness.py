@@ -96,7 +96,8 @@ class Environment:
 
     async def skip(self, length: Duration) -> None:
         """Moves the clock on. Whatever becomes due on the way happens in its order and at its time, and comes to rest
-        before the clock moves further: timers, timeouts of signals, retries, deadlines, delayed starts.
+        before the clock moves further: timers, timeouts of signals, retries, deadlines, delayed starts, producers,
+        `wake_at` and backoff of automations.
         """
         span = duration.parse(length)
         async with self._skipping:
@@ -108,6 +109,7 @@ class Environment:
                 if reached is not None:
                     self._server.dispatcher.clock.observe(reached)
                     self._server.dispatcher.heard(None)
+                    self._server.alarm.look()
                 await self._rest.come()
                 if reached is not None and reached >= until:
                     return
@@ -162,7 +164,7 @@ async def environment(
     concurrency: int = 100,
     codecs: Sequence[Codec] = (),
 ) -> AsyncIterator[Environment]:
-    """A server with an empty database and workers for these workflows, while the block lasts:
+    """A server with an empty database and workers for these workflows and automations, while the block lasts:
     `async with kagzi.testing.environment(workflows=[order]) as env: ...`.
     """
     workflows, automations = tuple(workflows), tuple(automations)

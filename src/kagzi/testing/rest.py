@@ -48,6 +48,8 @@ class Rest:
         activity = await self._clock.activity()
         if not activity.stirring and not any(worker.holds for worker in self._workers):
             return activity
+        if activity.ringing:
+            self._server.alarm.look()
         if activity.late:
             await self._server.coordinator.expire_runs()
         elif activity.stirring:
