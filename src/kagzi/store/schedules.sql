@@ -122,7 +122,8 @@ select r.namespace, r.run_id, r.external_id, r.task_queue, r.workflow_type, r.ve
        r.retried_from, r.waiting::text as waiting, r.schedule_id, r.scheduled_for,
        r.retry_policy::text as retry_policy, r.created_at, r.started_at, r.finished_at, r.seed,
        (select t.external_id from kagzi.workflow_runs t
-        where t.namespace = :namespace and t.run_id = :template_id::uuid) as schedule
+        where t.namespace = :namespace and t.run_id = :template_id::uuid) as schedule,
+       r.warnings::text as warnings
 from kagzi.workflow_runs r
 where r.namespace = :namespace and r.schedule_id = :template_id::uuid
   and (:statuses::text[] is null or r.status = any (:statuses::text[]))
