@@ -4,7 +4,9 @@ what is stored. Time moves by the database's clock alone; what only a test does 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -18,12 +20,14 @@ from asyncpg.connection import Connection
 from kagzi.protocol.v1 import automation_pb2 as pb
 from kagzi.protocol.v1 import worker_pb2 as worker
 from kagzi.protocol.v1.common_pb2 import ErrorDetail, Failure, Payload
+from kagzi.protocol.v1.workflow_pb2 import StartWorkflowRequest
 from kagzi.server.slots import next_slot
 from kagzi.store import alarms, answers, batch, claims, controls, deployments
 from kagzi.store.claims import Served
 from kagzi.store.database import Database
 from kagzi.store.deployments import Definition, Deployed, Handler
-from kagzi.store.operation import Kind, Operation, Outcome, Slot
+from kagzi.store.operation import BUSY, Kind, Operation, Outcome, Slot
+from kagzi.store.queries import bound
 from kagzi.store.rules import Rules
 
 T = TypeVar("T")
@@ -32,6 +36,18 @@ NAMESPACE = "default"
 QUEUE = "default"
 LEASE = timedelta(seconds=30)
 SETTINGS = {"search_path": "pg_catalog, pg_temp", "timezone": "UTC"}
+TABLES = (
+    "workflow_runs",
+    "workflow_payloads",
+    "step_runs",
+    "automations",
+    "handlers",
+    "inputs",
+    "events",
+    "event_causes",
+    "deliveries",
+    "mutations",
+)
 RULES = Rules(next_slot=next_slot)
 MAIL = pb.InputKey(source="gmail", type="email", id="m1")
 
@@ -78,7 +94,7 @@ class Held:
 
     def step(self, name: str) -> pb.PhaseStep:
         self.steps += 1
-        return pb.PhaseStep(step_id=name, attempt_id=new_id())
+        return pb.PhaseStep(step_id=name, attempt_id=new_id(), attempt_number=1, position=self.steps)
 
     def operation(self, kind: Kind, body: Any, operation_id: str | None = None) -> Operation:
         token = self.delivery.claim_token
@@ -120,6 +136,10 @@ class Stage:
     async def ask(self, operation: Operation) -> Any:
         """Applies one operation and gives its answer; a refusal is a failure of the test."""
         await self.flush(operation)
+        while operation.answer is BUSY:
+            # As the batcher would.
+            await asyncio.sleep(0.002)
+            await self.flush(operation)
         assert not operation.refused, operation.answer
         return operation.answer
 
@@ -163,8 +183,11 @@ class Stage:
         """Nothing is there to claim."""
         assert await self.claim_all() == []
 
+    def peeking(self, held: Held, topic: str = "mail", **given: Any) -> Operation:
+        return held.operation(Kind.PEEK_EVENTS, pb.PeekEvents(topic=topic, **given))
+
     async def peek(self, held: Held, topic: str = "mail", **given: Any) -> pb.PeekedEvents:
-        answer = await self.ask(held.operation(Kind.PEEK_EVENTS, pb.PeekEvents(topic=topic, **given)))
+        answer = await self.ask(self.peeking(held, topic, **given))
         assert isinstance(answer, pb.PeekedEvents)
         return answer
 
@@ -203,8 +226,17 @@ class Stage:
         assert isinstance(answer, pb.MutationBegun)
         return answer
 
-    def finishing(self, held: Held, mutation_id: str, verdict: str, *, asked: bool = False, **given: Any) -> Operation:
-        step = held.step("reconcile" if asked else "mutate")
+    def finishing(
+        self,
+        held: Held,
+        mutation_id: str,
+        verdict: str,
+        *,
+        asked: bool = False,
+        step: pb.PhaseStep | None = None,
+        **given: Any,
+    ) -> Operation:
+        step = step or held.step("reconcile" if asked else "mutate")
         body = pb.FinishMutation(
             step=step,
             mutation_id=mutation_id,
@@ -225,9 +257,7 @@ class Stage:
         begin = self.beginning(held, reconciler=reconciler)
         await self.ask(begin)
         mutation_id: str = begin.body.mutation_id
-        end = self.finishing(held, mutation_id, verdict, **given)
-        end.body.step.CopyFrom(begin.body.step)
-        await self.ask(end)
+        await self.ask(self.finishing(held, mutation_id, verdict, step=begin.body.step, **given))
         return mutation_id
 
     def committing(self, held: Held, *events: pb.EventPublication, state: Any = None) -> Operation:
@@ -267,9 +297,72 @@ class Stage:
             request.result.CopyFrom(data(result))
         await self.transact(lambda c, outcome: answers.resolve(c, NAMESPACE, request, outcome))
 
-    async def ring(self) -> int:
+    async def run_now(self, request_id: str | None = None, name: str = "inbox") -> list[str]:
+        return await self.transact(
+            lambda c, outcome: controls.run_now(c, NAMESPACE, name, request_id or new_id(), outcome)
+        )
+
+    @asynccontextmanager
+    async def paused(self, name: str = "inbox") -> AsyncIterator[None]:
+        """The automation is paused meanwhile."""
+        await self.transact(lambda c, _: controls.pause(c, NAMESPACE, name))
+        yield
+        await self.transact(lambda c, outcome: controls.resume(c, NAMESPACE, name, outcome))
+
+    @asynccontextmanager
+    async def many(self, count: int = 4) -> AsyncIterator[list[Stage]]:
+        """The same stage for several who act at once, each over connections of its own."""
+        opened = [await Database(self.url, size=2).open() for _ in range(count)]
+        yield [Stage(database, self.connection, self.url) for database in opened]
+        for database in opened:
+            await database.close()
+
+    @contextmanager
+    def counted(self) -> Iterator[list[str]]:
+        """The statements that run over the stage's own connection meanwhile."""
+        texts: list[str] = []
+
+        ours = {query.text for query in bound}
+
+        def note(query: Any) -> None:
+            # What the driver asks to learn a type is asked once a connection.
+            if query.query in ours:
+                texts.append(query.query)
+
+        with self.connection.query_logger(note):
+            yield texts
+
+    async def statements(self, *operations: Operation) -> int:
+        """Applies operations in one transaction; gives how many statements that took, without begin and commit."""
+        async with self.connection.transaction():
+            with self.counted() as texts:
+                await batch.apply(self.connection, NAMESPACE, operations, LEASE, RULES)
+        return len(texts)
+
+    async def contents(self) -> dict[str, list[str]]:
+        """Everything that is stored, to compare."""
+        return {
+            table: [row[0] for row in await self.connection.fetch(f"select t::text from kagzi.{table} t order by 1")]  # noqa: S608
+            for table in TABLES
+        }
+
+    async def ordinary(self) -> Held:
+        """A run that is no handler's, held by a worker."""
+        request = StartWorkflowRequest(run_id=new_id(), workflow_type="order", task_queue=QUEUE)
+        start = Operation(Kind.START, NAMESPACE, request.run_id, request, slot=Slot(new_id(), new_id()))
+        await self.flush(start)
+        assert start.slot is not None
+        return Held(worker.Delivery(run_id=start.run_id, claim_token=start.slot.token))
+
+    async def live(self) -> int:
+        count: int = await self.connection.fetchval(
+            "select count(*) from kagzi.workflow_runs where status in ('PENDING', 'RUNNING', 'SLEEPING')"
+        )
+        return count
+
+    async def ring(self, *, stranded: bool = False) -> int:
         """What the timer does: starts what is due by time alone; gives how many runs."""
-        found = await self.database.read(lambda c: alarms.due(c, 100, stranded=False))
+        found = await self.database.read(lambda c: alarms.due(c, 100, stranded=stranded))
         started = 0
         for namespace, names in found.items():
             count, _ = await self.database.transact(partial(alarms.start, namespace=namespace, names=names))

@@ -29,7 +29,7 @@ from kagzi.store.rules import TRIES, pause
 from kagzi.store.standings import Ground, Standing
 
 _sql = Queries("mutations.sql")
-_begin = _sql.bind("begin", columns=("mutation_id", "created_at"))
+_begin = _sql.bind("begin", columns=("holder_id", "created_at"))
 _finish = _sql.bind("finish", columns=("mutation_id", "status", "next_check_at"))
 _interrupt = _sql.bind("interrupt")
 
@@ -85,15 +85,15 @@ async def _write(connection: Connection, namespace: str, fresh: Sequence[_One]) 
         encodings=[body.parameters.encoding or None for body in bodies],
         has_reconciler=[body.has_reconciler for body in bodies],
     )
-    created = {str(row["mutation_id"]): row["created_at"] for row in written}
+    created = {str(row["holder_id"]): row["created_at"] for row in written}
     for operation, standing in left:
         mutation_id = operation.body.mutation_id
-        if mutation_id not in created:
+        if operation.run_id not in created:
             # Its step may be on record, for a mutation that is not in the ledger.
             message = f"mutation id {mutation_id} belongs to another mutation: make a new one"
             raise errors.conflict(message, mutation_id, "mutation_id")
         mutation = _mutation(operation, standing)
-        mutation.created_at.FromDatetime(created[mutation_id])
+        mutation.created_at.FromDatetime(created[operation.run_id])
         operation.answer = MutationBegun(may_call=True, mutation=mutation)
 
 

@@ -1,6 +1,6 @@
 -- name: begin
--- Writes mutations into the ledger before they are tried. The caller holds the runs; one that has a mutation already is
--- left out and not answered.
+-- Writes mutations into the ledger before they are tried. The caller holds the runs; one that has a mutation already, or
+-- whose mutation id is taken, is left out and not answered.
 insert into kagzi.mutations
     (namespace, mutation_id, automation, handler, run_id, holder_id, attempt_id, claim_token, tool, idempotency_key,
      title, status, parameters, parameters_encoding, has_reconciler)
@@ -12,7 +12,7 @@ from unnest(:mutation_ids::uuid[], :automations::text[], :handlers::text[], :run
     as u(mutation_id, automation, handler, run_id, attempt_id, claim_token, tool, idempotency_key, title, parameters,
          encoding, has_reconciler)
 on conflict do nothing
-returning mutation_id, created_at;
+returning holder_id, created_at;
 
 -- name: finish
 -- Writes down what became of mutations, or that nobody knows yet. The caller holds the automations and has decided.
