@@ -9,27 +9,12 @@ from typing import Any
 import httpx
 import pytest
 
-from kagzi import Context, step, workflow
 from kagzi.dashboard import gateway
 from kagzi.dashboard.api.table import APART, ROUTES
 from tests.dashboard.place import Place, Space
+from tests.dashboard.workflows import approved, doubled
 
 SOMEBODY = str(uuid.uuid4())
-
-
-@step
-async def double(number: int) -> int:
-    return 2 * number
-
-
-@workflow
-async def doubled(ctx: Context, number: int) -> int:
-    return await ctx.step("double", double, number)
-
-
-@workflow
-async def approved(ctx: Context) -> str:
-    return str(await ctx.receive("approve", str))
 
 
 def test_every_call_of_the_contract_that_a_client_can_want_has_a_route() -> None:

@@ -5,7 +5,7 @@ errors of people as pages too. It asks the server for nothing but the namespaces
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from kagzi.dashboard import words
+from kagzi.dashboard.credentials import of_person
 from kagzi.dashboard.gateway import Gateway
 from kagzi.dashboard.pages import forms
 from kagzi.dashboard.pages.live import Live
@@ -23,8 +24,8 @@ from kagzi.dashboard.problems import Problem
 from kagzi.sdk.errors import ServerError, Unauthorized
 
 Look = Callable[[Visit], Awaitable[View]]
-# Does what a form asks for and answers the address to go to.
-Act = Callable[[Visit, Any], Awaitable[str]]
+# Does what a form asks for, and answers where its effect is seen: an address to go to, or what to show at once.
+Act = Callable[[Visit, Mapping[str, str]], Awaitable[str | View | Response]]
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 NAVIGATION = (
@@ -71,10 +72,13 @@ class Frame:
     def do(self, act: Act) -> Endpoint:
         """The endpoint of a form: does it, and goes to where its effect is seen."""
 
-        async def done(request: Request) -> Response:
+        async def form(request: Request) -> Response:
             visit = Visit(request, self._server)
             try:
-                return RedirectResponse(await act(visit, await forms.read(request)), 303)
+                done = await act(visit, await forms.read(request))
+                if isinstance(done, View):
+                    return await self._page(visit, done)
+                return RedirectResponse(done, 303) if isinstance(done, str) else done
             except Unauthorized:
                 return _sign_in(request)
             except ServerError as error:
@@ -82,7 +86,7 @@ class Frame:
             except Problem as problem:
                 return await self.problem(visit, problem)
 
-        return done
+        return form
 
     async def problem(self, visit: Visit, problem: Problem) -> Response:
         """A page that says what went wrong and what to do."""
@@ -111,6 +115,7 @@ class Frame:
             "theme": theme if theme in _THEMES else "",
             "form_token": forms.token(visit.request),
             "navigation": NAVIGATION,
+            "signed_in": of_person(visit.request) is not None,
         }
 
 

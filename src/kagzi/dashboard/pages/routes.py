@@ -3,23 +3,66 @@
 from __future__ import annotations
 
 from fastapi import FastAPI
+from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
 from kagzi.dashboard.api.reference import Reference
-from kagzi.dashboard.pages.frame import Frame
+from kagzi.dashboard.pages import namespaces, repairs, run, sign, workers
+from kagzi.dashboard.pages.frame import Act, Frame, Look
 from kagzi.dashboard.pages.overview import overview
+from kagzi.dashboard.pages.runs import runs
+from kagzi.dashboard.pages.visit import View, Visit
+from kagzi.dashboard.problems import Problem
 
 _FOREVER = "public, max-age=31536000, immutable"
+_LOOKS: dict[str, Look] = {
+    "/": overview,
+    "/runs": runs,
+    "/runs/{run_id}": run.run,
+    "/runs/{run_id}/attempts/{attempt_id}": run.attempt,
+    "/workers": workers.workers,
+    "/workers/{worker_id}": workers.worker,
+    "/namespaces": namespaces.namespaces,
+    "/namespaces/{name:path}": namespaces.namespace,
+    "/signin": sign.look,
+}
+_ACTS: dict[str, Act] = {
+    "/runs/{run_id}/cancel": repairs.cancel,
+    "/runs/{run_id}/terminate": repairs.terminate,
+    "/runs/{run_id}/retry": repairs.retry,
+    "/runs/{run_id}/fork": repairs.fork,
+    "/runs/{run_id}/resume": repairs.resume,
+    "/runs/{run_id}/signal": repairs.signal,
+    "/runs/{run_id}/resolve": repairs.resolve,
+    "/workers/{worker_id}/drain": workers.drain,
+    "/namespaces": namespaces.create,
+    "/namespaces/{name:path}/enable": namespaces.enable,
+    "/namespaces/{name:path}/disable": namespaces.disable,
+    "/namespaces/{name:path}/keys": namespaces.make_key,
+    "/namespaces/{name:path}/keys/{key_id}/revoke": namespaces.revoke_key,
+    "/namespaces/{name:path}": namespaces.update,
+    "/signin": sign.sign_in,
+    "/signout": sign.sign_out,
+}
 
 
 def install(app: FastAPI, frame: Frame) -> None:
     """Adds the pages to an application; after everything else, for they end with a page for what is not there."""
-    looks = {"/": overview, "/api/docs": Reference(app).look}
-    for path, look in looks.items():
+    for path, look in {**_LOOKS, "/api/docs": Reference(app).look}.items():
         app.router.add_route(path, frame.show(look), methods=["GET"], include_in_schema=False)
+    for path, act in _ACTS.items():
+        app.router.add_route(path, frame.do(act), methods=["POST"], include_in_schema=False)
     app.mount("/static", _Static(packages=[("kagzi.dashboard", "static")]))
+    app.router.add_route("/{path:path}", frame.show(_nowhere), methods=["GET"], include_in_schema=False)
+
+
+async def _nowhere(visit: Visit) -> View:
+    if visit.path.startswith("/api/"):
+        raise HTTPException(404, f"there is nothing at {visit.path}: /api/docs lists what there is")
+    problem = Problem("NOT_FOUND", f"There is no page at {visit.path}.")
+    return View("problem.html", {"problem": problem}, problem.status)
 
 
 class _Static(StaticFiles):

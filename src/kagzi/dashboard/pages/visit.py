@@ -15,6 +15,8 @@ from kagzi.dashboard.api import values
 from kagzi.dashboard.credentials import of_person
 from kagzi.dashboard.gateway import Gateway
 from kagzi.dashboard.pages import forms
+from kagzi.protocol.v1.admin_pb2 import GetServerInfoRequest
+from kagzi.sdk.errors import Unauthorized
 
 DEFAULT = "default"
 
@@ -52,6 +54,16 @@ class Visit:
             fields.setdefault("namespace", self.namespace)
         values.fill(asked, fields)
         return values.to_json(await self._server.call(rpc, asked, self._credential))
+
+    async def opens(self, key: str) -> bool:
+        """Whether the server takes a key that is not this person's yet."""
+        if not (key and key.isascii() and key.isprintable()):
+            return False
+        try:
+            await self._server.call("AdminService.GetServerInfo", GetServerInfoRequest(), key)
+        except Unauthorized:
+            return False
+        return True
 
     def link(self, path: str, **query: Any) -> str:
         """An address on this site, in the same namespace. Parts of `path` that are not ours were quoted before."""

@@ -1,0 +1,209 @@
+"""Pages as a browser gets them: what they show, that they escape it, and that forms do what they say and no more."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import time
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.dashboard.place import Space
+from tests.dashboard.workflows import ALL, GREEDY
+
+
+def until(look: Callable[[], Any]) -> Any:
+    """What `look` answers once it answers something."""
+    limit = time.monotonic() + 20
+    while not (found := look()):
+        assert time.monotonic() < limit, "it did not come"
+        time.sleep(0.02)
+    return found
+
+
+def page(space: Space, path: str, status: int = 200, **query: str) -> str:
+    answer = space.http.get(path, params={"namespace": space.name, **query})
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"].startswith("text/html")
+    assert "unsafe" not in answer.headers["content-security-policy"]
+    return answer.text
+
+
+def press(space: Space, path: str, **fields: str) -> httpx.Response:
+    """Sends a form as a page would."""
+    page(space, "/runs")
+    fields["form_token"] = space.http.cookies["kagzi_form"]
+    return space.http.post(path, params={"namespace": space.name}, data=fields)
+
+
+def ended(space: Space, workflow_type: str, input: Any = None) -> str:
+    run_id: str = space.api("POST", "/runs", json={"workflow_type": workflow_type, "input": input})["run_id"]
+    space.api("GET", f"/runs/{run_id}/result", 200)
+    return run_id
+
+
+def test_empty_pages_say_what_to_do(space: Space) -> None:
+    assert "Nothing has run here yet" in page(space, "/")
+    assert "client.start" in page(space, "/runs")
+    assert f"kagzi worker shop.orders --namespace {space.name}" in page(space, "/workers")
+    assert "No run is like that" in page(space, "/runs", q="nobody")
+
+
+def test_a_run_is_shown_with_its_steps_and_payloads(space: Space) -> None:
+    with space.worker(*ALL):
+        run_id = ended(space, "doubled", 21)
+    shown = page(space, f"/runs/{run_id}")
+    assert "completed" in shown
+    assert re.search(r"<pre[^>]*>42</pre>", shown)
+    attempt = re.search(rf"/runs/{run_id}/attempts/[0-9a-f-]+", shown)
+    assert attempt
+    assert "function" in page(space, attempt[0])
+    assert run_id in page(space, "/runs", type="doubled")
+    assert run_id not in page(space, "/runs", type="other")
+    assert run_id in page(space, "/runs", q=run_id)
+
+
+def test_payloads_errors_and_names_stay_text(space: Space) -> None:
+    with space.worker(*ALL):
+        failed = ended(space, "parsed", GREEDY)
+    named = space.api("POST", "/runs", json={"workflow_type": GREEDY[:40], "labels": {"a": GREEDY}, "input": GREEDY})
+    for path in ("/", "/runs", f"/runs/{failed}", f"/runs/{named['run_id']}"):
+        shown = page(space, path)
+        assert "<script>document" not in shown
+        assert "</script>" not in re.sub(r'<script src="[^"]+" defer></script>', "", shown)
+    assert html.escape(GREEDY) in page(space, f"/runs/{failed}").replace("&#34;", "&quot;").replace("&#39;", "&#x27;")
+
+
+def test_a_failed_step_shows_its_attempts_and_traceback(space: Space) -> None:
+    with space.worker(*ALL):
+        run_id = ended(space, "parsed", "one")
+        shown = page(space, f"/runs/{run_id}")
+        assert "Attempt 1: ValueError" in shown
+        assert "Attempt 2: ValueError" in shown
+        assert "invalid literal for int()" in shown
+        answer = press(space, f"/runs/{run_id}/retry")
+        assert answer.status_code == 303
+        again = answer.headers["location"]
+        assert run_id not in again
+        followed = space.http.get(again)
+        assert "A new run was started." in followed.text
+        assert run_id[-8:] in followed.text
+
+
+def test_a_run_that_waits_is_explained_signalled_and_cancelled(space: Space) -> None:
+    with space.worker(*ALL):
+        run_id = space.api("POST", "/runs", json={"workflow_type": "approved"})["run_id"]
+        until(lambda: space.api("GET", f"/runs/{run_id}")["run"]["status"] == "SLEEPING")
+        shown = page(space, f"/runs/{run_id}")
+        assert "It waits for the signal approve" in shown
+        assert 'value="approve"' in shown
+        refused = press(space, f"/runs/{run_id}/signal", name="approve", payload="yes")
+        assert (refused.status_code, "is no JSON" in refused.text) == (400, True)
+        press(space, f"/runs/{run_id}/signal", name="approve", payload='"yes"')
+        assert space.api("GET", f"/runs/{run_id}/result", 200)["output"] == "yes"
+        other = space.api("POST", "/runs", json={"workflow_type": "approved"})["run_id"]
+        press(space, f"/runs/{other}/cancel", reason="not needed")
+        assert space.api("GET", f"/runs/{other}/result", 200)["status"] == "CANCELLED"
+
+
+def test_a_step_in_doubt_is_resolved(space: Space) -> None:
+    with space.worker(*ALL):
+        run_id = space.api("POST", "/runs", json={"workflow_type": "paid", "input": 500})["run_id"]
+        until(lambda: "Nobody knows whether pay happened" in page(space, f"/runs/{run_id}"))
+        press(space, f"/runs/{run_id}/resolve", step="pay", resolution="APPLIED", result='"receipt-7"')
+        assert space.api("GET", f"/runs/{run_id}/result", 200)["output"] == "receipt-7"
+
+
+def test_a_fork_starts_a_new_run_with_other_outputs(space: Space) -> None:
+    with space.worker(*ALL):
+        run_id = ended(space, "doubled", 21)
+        answer = press(space, f"/runs/{run_id}/fork", step="double", input="5")
+        new = answer.headers["location"].partition("?")[0].rpartition("/")[2]
+        assert space.api("GET", f"/runs/{new}/result", 200)["output"] == 10
+        assert press(space, f"/runs/{run_id}/fork", step="double", outputs="[1]").status_code == 400
+
+
+def test_kin_are_linked(space: Space) -> None:
+    with space.worker(*ALL):
+        run_id = ended(space, "family")
+    shown = page(space, f"/runs/{run_id}")
+    children = space.api("GET", "/runs", params={"parent_run_id": run_id})["runs"]
+    assert len(children) == 3
+    assert all(f"/runs/{child['run_id']}" in shown for child in children)
+    assert run_id[-8:] in page(space, f"/runs/{children[0]['run_id']}")
+
+
+def test_a_worker_is_shown_and_drained(space: Space) -> None:
+    with space.worker(*ALL, concurrency=7):
+        worker = space.api("GET", "/workers")["workers"][0]
+        assert "0 of 7" in page(space, "/workers")
+        assert worker["worker_id"] in page(space, f"/workers/{worker['worker_id']}")
+        press(space, f"/workers/{worker['worker_id']}/drain")
+        until(lambda: space.api("GET", f"/workers/{worker['worker_id']}")["worker"]["status"] != "ONLINE")
+
+
+def test_a_namespace_is_made_changed_disabled_and_enabled(space: Space) -> None:
+    name = f"{space.name}/made"
+    assert press(space, "/namespaces", name=name, description="for tests").headers["location"].endswith("%2Fmade")
+    shown = page(space, f"/namespaces/{name}")
+    assert 'value="for tests"' in shown
+    press(space, f"/namespaces/{name}", description="changed", completed="1.5")
+    made = space.api("GET", f"/namespaces/{name}")["namespace"]
+    assert (made["description"], made["retention"]["completed_ms"]) == ("changed", 129_600_000)
+    assert press(space, f"/namespaces/{name}", completed="soon").status_code == 400
+    press(space, f"/namespaces/{name}/disable")
+    assert "disabled" in page(space, f"/namespaces/{name}")
+    press(space, f"/namespaces/{name}/enable")
+    assert space.api("GET", f"/namespaces/{name}")["namespace"]["enabled"] is True
+
+
+@pytest.mark.parametrize("token", [None, "", "x" * 32])
+def test_a_form_that_is_not_ours_changes_nothing(space: Space, token: str | None) -> None:
+    run_id = space.api("POST", "/runs", json={"workflow_type": "later"})["run_id"]
+    page(space, "/runs")
+    fields = {} if token is None else {"form_token": token}
+    answer = space.http.post(f"/runs/{run_id}/terminate", params={"namespace": space.name}, data=fields)
+    assert answer.status_code in {400, 403}
+    assert space.api("GET", f"/runs/{run_id}")["run"]["status"] == "PENDING"
+
+
+def test_cookies_are_for_us_alone(space: Space) -> None:
+    answer = space.http.get("/runs")
+    [cookie] = answer.headers.get_list("set-cookie")
+    assert "HttpOnly" in cookie
+    assert "SameSite=strict" in cookie
+
+
+def test_what_is_not_there_is_a_page_too(space: Space) -> None:
+    assert "there is no run" in page(space, "/runs/00000000-0000-4000-8000-000000000000", 404)
+    assert "Not here" in page(space, "/nowhere", 404)
+    assert "UUID" in page(space, "/runs/one", 400)
+
+
+def test_changes_come_as_events(space: Space) -> None:
+    address = f"/runs?namespace={space.name}"
+    with space.http.stream("GET", address, headers={"accept": "text/event-stream"}) as events:
+        assert events.headers["content-type"].startswith("text/event-stream")
+        pages = (json.loads(line.removeprefix("data: ")) for line in events.iter_lines() if line.startswith("data: "))
+        assert "No runs yet" in next(pages)
+        run_id = space.api("POST", "/runs", json={"workflow_type": "later"})["run_id"]
+        assert run_id in next(pages)
+
+
+def test_signing_in_keeps_the_key_where_no_script_reads_it(space: Space) -> None:
+    assert "API key" in page(space, "/signin")
+    answer = press(space, "/signin", key="some-key", to="/runs")
+    assert answer.headers["location"] == "/runs"
+    [cookie] = answer.headers.get_list("set-cookie")
+    assert "HttpOnly" in cookie
+    assert "SameSite=strict" in cookie
+    assert press(space, "/signin", key="some-key", to="https://other.example").headers["location"] == "/"
+    assert press(space, "/signin", key="some-key", to="//other.example").headers["location"] == "/"
+    assert press(space, "/signin", key="\x00").headers["location"] == "/signin?wrong=1"
+    assert "Sign out" in page(space, "/runs")
+    press(space, "/signout")
+    assert "Sign out" not in page(space, "/runs")
