@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import doctest
+import os
 import pickle
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 from itertools import islice, pairwise, takewhile
 from zoneinfo import ZoneInfo
@@ -11,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kagzi import timetable as room
 from kagzi.timetable import TimetableError, read_cron, read_interval
 
 ANCHOR = datetime(2026, 3, 1, 9, 30, 15, 250_000, tzinfo=UTC)
@@ -141,3 +146,19 @@ def test_an_error_survives_the_way_to_another_process() -> None:
         "Europe/Berlin",
         "it is none; try 'Europe/Berlin'",
     )
+
+
+def test_the_examples_of_the_room_are_true() -> None:
+    done = doctest.testmod(room)
+    assert done.attempted > 10
+    assert done.failed == 0
+
+
+def test_zones_are_there_where_the_system_has_none() -> None:
+    program = (
+        "import zoneinfo; assert zoneinfo.TZPATH == ();"
+        "from kagzi.timetable import read_cron; print(read_cron('@daily', 'Europe/Berlin').words)"
+    )
+    environment = {**os.environ, "PYTHONTZPATH": ""}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "every day at 00:00 (Europe/Berlin)\n"

@@ -21,6 +21,8 @@ LONGEST = timedelta(days=36_525)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _SECOND = timedelta(seconds=1)
+# No clock is so far from UTC, nor ever jumped so far: what is more than this away is worth a leap over the stretches.
+_MARGIN = timedelta(days=3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,8 @@ class Timetable:
             fire = max(match - stretch.offset, stretch.start)
             if fire < stretch.end:
                 return fire
+            if match - stretch.end > _MARGIN:
+                return self._first(match - _MARGIN)
         return None
 
     def _last(self, moment: datetime) -> datetime | None:
@@ -114,6 +118,8 @@ class Timetable:
                 return None
             if match >= _floor(wanted, stretch):
                 return max(match - stretch.offset, stretch.start)
+            if stretch.start - match > _MARGIN:
+                return self._last(match + _MARGIN)
         return None
 
 
