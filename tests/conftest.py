@@ -1,5 +1,6 @@
 """What every test may ask for: a fresh database with the current schema, or a private server to crash."""
 
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +9,17 @@ import pytest
 
 from kagzi.embedded import Embedded
 from tests.database import BOUNDS, Databases, room, serve, temporary
+
+# As uuid4 and uuid7 make them.
+_RANDOM = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[47][0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The processes that share the tests out among them know each by its name."""
+    for item in items:
+        if _RANDOM.search(item.nodeid):
+            message = f"{item.nodeid} has another name in every process: give its parameters ids=..."
+            raise pytest.UsageError(message)
 
 
 @pytest.fixture(scope="session")
