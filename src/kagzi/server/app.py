@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from datetime import timedelta
+from functools import partial
 
 import grpc
 import structlog
@@ -91,23 +92,27 @@ class Server:
         heartbeat = timedelta(seconds=settings.heartbeat_secs)
         self.settings = settings
         self.port = 0
-        self.database = Database(
+        connect = partial(
+            Database,
             database_url,
-            size=settings.db_pool_size,
+            size=max(2, settings.db_pool_size // 2),
             lease_seconds=settings.lease_secs,
             statement_cache=settings.db_statement_cache_size,
         )
+        self.database = connect()
+        # For what runs do all the time; what people ask for is planned for what they ask.
+        self.hot_database = connect(planned_once=True)
         self.notifier = Notifier(settings.db_listen_url or database_url)
         self.announcer = Announcer(self.notifier)
         self.dispatcher = Dispatcher(
-            self.database,
+            self.hot_database,
             self.announcer,
             lease=lease,
             heartbeat=heartbeat,
             interval=settings.dispatcher_interval_secs,
         )
         self.batcher = Batcher(
-            self.database,
+            self.hot_database,
             self.announcer,
             self.dispatcher,
             lease=lease,
@@ -159,6 +164,7 @@ class Server:
         """Serves when it returns. Fails at once when the database or the port cannot be had."""
         await self.database.open()
         try:
+            await self.hot_database.open()
             self._grpc = self._bind()
             self._subscribe()
             self.notifier.start()
@@ -198,6 +204,7 @@ class Server:
             await calls
         await self.tallies.stop()
         await self.notifier.stop()
+        await self.hot_database.close()
         await self.database.close()
         log.info("server_stopped", address=self.address)
 

@@ -45,7 +45,15 @@ LOST = (
 class Database:
     """A pool of connections to one PostgreSQL database."""
 
-    def __init__(self, url: str, *, size: int = 8, lease_seconds: float = 30, statement_cache: int = 512) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        size: int = 8,
+        lease_seconds: float = 30,
+        statement_cache: int = 512,
+        planned_once: bool = False,
+    ) -> None:
         self.url = url
         self._size = size
         self._cache = statement_cache
@@ -60,6 +68,10 @@ class Database:
             # The statements are index probes on known keys; compiling them costs more than running them.
             "jit": "off",
         }
+        if planned_once:
+            # Statements over arrays are otherwise planned anew each time, which costs more than to run them: a start of
+            # ten runs 1.7 ms of the backend instead of 0.6. For statements that are right with any values alone.
+            self._settings["plan_cache_mode"] = "force_generic_plan"
         self._pool: asyncpg.Pool[asyncpg.Record] | None = None
         # When the database was last found to be away, on the monotonic clock.
         self.lost_at = -math.inf
