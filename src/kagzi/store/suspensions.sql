@@ -6,10 +6,12 @@ update kagzi.workflow_runs r
 set status = 'SLEEPING', claim_token = null, last_token = r.claim_token, last_operation = u.operation_id,
     last_worker = r.locked_by, locked_by = null, crashes = 0, parked_hash = u.parked_hash,
     waiting = coalesce(u.parked::jsonb, waits.waiting),
-    available_at = case when u.parked is not null and not (r.automation is not null and exists (
+    available_at = case when u.parked is not null and not (r.automation is not null and (
                             -- A person may have said meanwhile what became of the mutation it is parked over.
-                            select 1 from kagzi.mutations m
-                            where m.namespace = :namespace and m.holder_id = u.run_id and m.status <> 'INDETERMINATE'))
+                            r.cancel_requested_at is not null or exists (
+                                select 1 from kagzi.mutations m
+                                where m.namespace = :namespace and m.holder_id = u.run_id
+                                  and m.status <> 'INDETERMINATE')))
                         then 'infinity'
                         when u.parked is not null then kagzi.now()
                         when waits.met or r.cancel_requested_at is not null and not cancelled.recorded
