@@ -137,6 +137,7 @@ class Automation:
             definition_hash=self.definition_hash,
             task_queue=queue,
             handlers=[handler.definition() for handler in self.handlers],
+            accepts=self.accepts,
         )
 
     def served(self) -> Sequence[Served]:

@@ -370,6 +370,7 @@ class AutomationDefinition(_message.Message):
     DEFINITION_HASH_FIELD_NUMBER: _builtins.int
     TASK_QUEUE_FIELD_NUMBER: _builtins.int
     HANDLERS_FIELD_NUMBER: _builtins.int
+    ACCEPTS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Its name, at most 127 bytes."""
     definition_hash: _builtins.str
@@ -380,6 +381,10 @@ class AutomationDefinition(_message.Message):
     def handlers(self) -> _containers.RepeatedCompositeFieldContainer[Global___HandlerDefinition]:
         """At least one."""
 
+    @_builtins.property
+    def accepts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Topics to which others publish, so that no handler of its own has to. Only for warnings."""
+
     def __init__(
         self,
         *,
@@ -387,10 +392,11 @@ class AutomationDefinition(_message.Message):
         definition_hash: _builtins.str = ...,
         task_queue: _builtins.str = ...,
         handlers: _abc.Iterable[Global___HandlerDefinition] | None = ...,
+        accepts: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["definition_hash", b"definition_hash", "handlers", b"handlers", "name", b"name", "task_queue", b"task_queue"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepts", b"accepts", "definition_hash", b"definition_hash", "handlers", b"handlers", "name", b"name", "task_queue", b"task_queue"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -45,7 +45,7 @@ class Automations(Lineage):
                 automation=await self._shown(connection, namespace, declared.name),
                 changed=made.changed,
                 superseded=made.superseded,
-                warnings=definitions.warnings(declared),
+                warnings=definitions.warnings(declared, request.definition.accepts),
             )
 
         return await self._transact(namespace, deploy)

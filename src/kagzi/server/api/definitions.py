@@ -4,7 +4,7 @@ handler and the rule; what is allowed and probably not meant is a warning. Sched
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 
 from kagzi.protocol.v1 import automation_pb2 as pb
@@ -40,13 +40,13 @@ def definition(given: pb.AutomationDefinition, timezone: str, default_queue: str
     return Definition(name, found, task_queue, handlers)
 
 
-def warnings(declared: Definition) -> list[str]:
-    """What is allowed and probably not meant."""
+def warnings(declared: Definition, accepts: Iterable[str] = ()) -> list[str]:
+    """What is allowed and probably not meant. Others publish to the topics that it `accepts`."""
     published = {topic for handler in declared.handlers for topic in handler.publishes}
     subscribed = {topic for handler in declared.handlers for topic in handler.subscribes}
     return [
         *(f"nobody subscribes to the topic {topic!r}" for topic in sorted(published - subscribed)),
-        *(f"no handler publishes to the topic {topic!r}" for topic in sorted(subscribed - published)),
+        *(f"no handler publishes to the topic {topic!r}" for topic in sorted(subscribed - published - set(accepts))),
     ]
 
 
