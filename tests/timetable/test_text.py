@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kagzi.timetable import Timetable, TimetableError, read_cron, read_interval, read_text
+from kagzi.timetable import Timetable, TimetableError, named_zone, read_cron, read_interval, read_text
 from kagzi.timetable.lexicon import SPELLINGS
 
 HERE = Path(__file__).parent
@@ -68,6 +68,28 @@ def test_a_zone_in_the_phrase_goes_before_the_one_that_is_given() -> None:
     assert read_text("every day at 9:00 (Asia/Tokyo)", BERLIN).timezone == "Asia/Tokyo"
     assert read_text("every day at 9:00 Asia/Tokyo time", BERLIN).timezone == "Asia/Tokyo"
     assert read_text("every day at 9:00", BERLIN).words == "every day at 09:00 (Europe/Berlin)"
+
+
+@pytest.mark.parametrize(
+    ("text", "zone"),
+    [
+        ("every day at 9:00", None),
+        ("every day at 9:00 (UTC)", "UTC"),
+        ("every day at 9:00 in Asia/Tokyo", "Asia/Tokyo"),
+        ("cron 0 9 * * 1-5 (Asia/Tokyo)", "Asia/Tokyo"),
+        ("0 9 * * MON/2", None),
+        ("every 90 minutes (Asia/Tokyo), counted from 2026-03-01", "Asia/Tokyo"),
+    ],
+)
+def test_the_zone_that_a_phrase_names_can_be_asked_for(text: str, zone: str | None) -> None:
+    assert named_zone(text) == zone
+    assert read_text(text).words
+
+
+def test_what_follows_the_calendar_counts_from_nowhere() -> None:
+    with pytest.raises(TimetableError, match="counts from nowhere") as refused:
+        read_text("every friday, counted from 2026-03-01", BERLIN)
+    assert refused.value.suggestion == "every Friday at 00:00 (Europe/Berlin)"
 
 
 def test_a_suggestion_keeps_the_zone_of_the_phrase() -> None:

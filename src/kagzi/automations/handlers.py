@@ -53,7 +53,7 @@ class Producer:
             name=self.name,
             kind=pb.HANDLER_PRODUCER,
             timing=self.timing.wire(),
-            timezone=self.timing.timezone,
+            timezone=self.timing.zone,
             publishes=self.publishes,
         )
 

@@ -10,7 +10,7 @@ from kagzi.protocol.v1.schedule_pb2 import ScheduleTiming
 from kagzi.sdk import duration
 from kagzi.sdk.duration import Duration
 from kagzi.sdk.errors import ConfigError
-from kagzi.timetable import Timetable, TimetableError, read_cron, read_interval, read_text
+from kagzi.timetable import Timetable, TimetableError, named_zone, read_cron, read_interval, read_text
 from kagzi.timetable.timetable import EPOCH
 
 
@@ -23,6 +23,11 @@ class Timing:
     text: str | None = None
     # The server's setting when empty.
     timezone: str = ""
+
+    @property
+    def zone(self) -> str:
+        """Where it lives: the zone its words name, else the one beside them."""
+        return (named_zone(self.text) if self.text is not None else None) or self.timezone
 
     def problem(self) -> str:
         """What is wrong with it; empty when it can be kept."""

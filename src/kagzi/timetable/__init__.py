@@ -62,7 +62,7 @@ where that fails. An expression becomes a `pattern` on the wall clock, `zone` kn
 """
 
 from kagzi.timetable.errors import TimetableError
-from kagzi.timetable.text import read_text
+from kagzi.timetable.text import named_zone, read_text
 from kagzi.timetable.timetable import Timetable, read_cron, read_interval
 
-__all__ = ["Timetable", "TimetableError", "read_cron", "read_interval", "read_text"]
+__all__ = ["Timetable", "TimetableError", "named_zone", "read_cron", "read_interval", "read_text"]

@@ -61,34 +61,47 @@ def read_text(text: str, timezone: str = "UTC", anchor: datetime | None = None) 
 
     An interval counts from `anchor`, from the epoch where there is none. TimetableError suggests what works.
     """
-    given = timezone
     zone.read(timezone)
-    text = " ".join(text[: 2 * _LONGEST_CRON].split())
-    if len(text) > _LONGEST_CRON:
-        raise TimetableError("text", f"{shown(text)} is too long", _DEFAULT)
-    if found := _ANCHOR.match(text):
-        text, anchor = found["rest"], _anchor(found)
-    if found := _NAMED_ZONE.match(text):
-        text, timezone = found["rest"], found["zone"]
-        zone.read(timezone)
-    if found := _CRON.fullmatch(text.strip()):
-        try:
-            return read_cron(found[1] or found[2] or found[3], timezone)
-        except TimetableError as error:
-            raise TimetableError("text", error.reason) from None
-    if found := _PLAIN_ZONE.match(text):
-        text, timezone = found["rest"], found["zone"]
-        zone.read(timezone)
-    if len(text) > _LONGEST:
-        raise TimetableError("text", f"{shown(text)} is too long", _DEFAULT)
+    said, named, counted = _apart(text)
+    if named is not None:
+        zone.read(named)
     try:
-        return _timetable(_find(text), timezone, anchor or EPOCH)
+        timetable = _timetable(_find(said), named or timezone, counted or anchor or EPOCH)
     except Misfit as misfit:
-        suggestion = _nearest(text, misfit) + (f" ({timezone})" if timezone != given else "")
-        raise TimetableError("text", f"{shown(text)} is no timetable: {misfit.reason}", suggestion) from None
+        suggestion = _nearest(said, misfit) + (f" ({named})" if named else "")
+        raise TimetableError("text", f"{shown(said)} is no timetable: {misfit.reason}", suggestion) from None
+    if counted is not None and timetable.cron is not None:
+        raise TimetableError("text", f"{shown(said)} follows the calendar and counts from nowhere", timetable.words)
+    return timetable
+
+
+def named_zone(text: str) -> str | None:
+    """The zone that a phrase names itself, whether or not there is one of that name."""
+    return _apart(text)[1]
+
+
+def _apart(text: str) -> tuple[str, str | None, datetime | None]:
+    """What is said, the zone it names, and the moment it counts from."""
+    said = " ".join(text[: 2 * _LONGEST_CRON].split())
+    if len(said) > _LONGEST_CRON:
+        raise TimetableError("text", f"{shown(said)} is too long", _DEFAULT)
+    counted, named = None, None
+    if found := _ANCHOR.match(said):
+        said, counted = found["rest"], _anchor(found)
+    # A field such as MON/2 at the end of an expression only looks like a zone.
+    if (found := _NAMED_ZONE.match(said)) or (not _CRON.fullmatch(said) and (found := _PLAIN_ZONE.match(said))):
+        said, named = found["rest"], found["zone"]
+    return said, named, counted
 
 
 def _find(text: str) -> str | timedelta:
+    if found := _CRON.fullmatch(text):
+        try:
+            return pattern.read(found[1] or found[2] or found[3]).text
+        except TimetableError as error:
+            raise TimetableError("text", error.reason) from None
+    if len(text) > _LONGEST:
+        raise TimetableError("text", f"{shown(text)} is too long", _DEFAULT)
     if _MONTHS.search(text):
         raise Misfit("M may be months or minutes, which are written out")
     if _DATE.search(text):

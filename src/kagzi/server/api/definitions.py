@@ -86,7 +86,7 @@ def _handler(given: pb.HandlerDefinition, timezone: str) -> Handler:
         raise invalid(f"{field}.{where}", f"the schedule of producer {name!r}: {error}", name) from None
     if found.every is not None:
         return Handler(name, "PRODUCER", publishes, (), False, "interval", str(found.every // _MILLISECOND), zone)
-    return Handler(name, "PRODUCER", publishes, (), False, "cron", found.cron, zone)
+    return Handler(name, "PRODUCER", publishes, (), False, "cron", found.cron, found.timezone)
 
 
 def _topics(given: Sequence[str], field: str) -> list[str]:
