@@ -22,7 +22,5 @@ def place(databases: Databases) -> Iterator[Place]:
 
 
 @pytest.fixture
-def space(place: Place) -> Iterator[Space]:
-    made = place.space()
-    yield made
-    made.http.close()
+def space(place: Place) -> Space:
+    return place.space()

@@ -30,6 +30,7 @@ class Place:
         self._thread = threading.Thread(target=self._loop.run_forever, name="place", daemon=True)
         self._thread.start()
         self.database_url = database_url
+        self._spaces: list[Space] = []
         self.server, self.site = self.do(self._start(Settings(server_port=0, **settings)))
         self.url = self.site.address
 
@@ -38,6 +39,8 @@ class Place:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
 
     def close(self) -> None:
+        for space in self._spaces:
+            space.http.close()
         self.do(self._stop())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -45,7 +48,9 @@ class Place:
 
     def space(self) -> Space:
         """A namespace that nobody else uses."""
-        return Space(self, f"space-{uuid.uuid4().hex[:8]}")
+        made = Space(self, f"space-{uuid.uuid4().hex[:8]}")
+        self._spaces.append(made)
+        return made
 
     async def _start(self, settings: Settings) -> tuple[Server, Site]:
         server = Server(settings, self.database_url)

@@ -5,17 +5,24 @@
 const live = document.getElementById("live");
 const away = document.getElementById("away");
 
+// Whether two nodes are one thing at two times: by id where there is one, else by what they look like from outside.
 function same(one, other) {
-  return one.nodeType === other.nodeType && one.nodeName === other.nodeName && (one.id || "") === (other.id || "");
+  if (one.nodeName !== other.nodeName) return false;
+  if (one.nodeType !== Node.ELEMENT_NODE) return true;
+  if (one.id || other.id) return one.id === other.id;
+  return one.getAttribute("class") === other.getAttribute("class");
+}
+
+function parts(node) {
+  return [...node.childNodes].filter((part) => part.nodeType === Node.ELEMENT_NODE || (part.data ?? "").trim() !== "");
 }
 
 // Makes `old` like `fresh`, keeping nodes where it can. What a person changed (values, open details) is theirs.
 function become(old, fresh) {
-  if (old.nodeType === Node.TEXT_NODE) {
+  if (old.nodeType !== Node.ELEMENT_NODE) {
     if (old.data !== fresh.data) old.data = fresh.data;
     return;
   }
-  if (old.nodeType !== Node.ELEMENT_NODE) return;
   for (const { name } of [...old.attributes]) {
     if (!fresh.hasAttribute(name) && name !== "open") old.removeAttribute(name);
   }
@@ -23,25 +30,17 @@ function become(old, fresh) {
     if (name !== "open" && old.getAttribute(name) !== value) old.setAttribute(name, value);
   }
   if (old.nodeName === "TEXTAREA") return;
-  const kept = new Map([...old.children].filter((node) => node.id).map((node) => [node.id, node]));
-  let at = old.firstChild;
-  for (const next of [...fresh.childNodes]) {
-    const known = next.id ? kept.get(next.id) : undefined;
-    if (known && known !== at) {
-      old.insertBefore(known, at);
-      become(known, next);
-    } else if (at && same(at, next)) {
-      become(at, next);
-      at = at.nextSibling;
-    } else {
-      old.insertBefore(next, at);
-    }
+  const left = parts(old);
+  let last = null;
+  for (const next of parts(fresh)) {
+    const at = left.findIndex((known) => same(known, next));
+    const placed = at < 0 ? next : left.splice(at, 1)[0];
+    if (at >= 0) become(placed, next);
+    const before = last === null || (last.compareDocumentPosition(placed) & Node.DOCUMENT_POSITION_FOLLOWING);
+    if (at < 0 || !before) old.insertBefore(placed, last ? last.nextSibling : old.firstChild);
+    last = placed;
   }
-  while (at) {
-    const following = at.nextSibling;
-    at.remove();
-    at = following;
-  }
+  for (const gone of left) gone.remove();
 }
 
 function ages() {

@@ -1,0 +1,124 @@
+"""What a person does with the dashboard, from an empty page to a mended run."""
+
+from __future__ import annotations
+
+from playwright.sync_api import Page, expect
+
+from tests.dashboard.place import Space
+from tests.dashboard.workflows import ALL, GREEDY
+
+
+def test_a_run_appears_by_itself_and_finishes_before_ones_eyes(space: Space, page: Page) -> None:
+    page.goto(f"/runs?namespace={space.name}")
+    expect(page.get_by_role("heading", name="No runs yet")).to_be_visible()
+    run_id = space.api("POST", "/runs", json={"workflow_type": "doubled", "input": 21, "external_id": "first"})[
+        "run_id"
+    ]
+    row = page.locator(f"#run-{run_id}")
+    expect(row.get_by_text("pending")).to_be_visible()
+    with space.worker(*ALL):
+        expect(row.get_by_text("completed")).to_be_visible()
+    row.get_by_role("link", name="doubled").click()
+    expect(page.get_by_role("heading", name="doubled", level=1)).to_be_visible()
+    timeline = page.locator("#timeline")
+    expect(timeline.get_by_role("link", name="double")).to_be_visible()
+    expect(timeline.get_by_role("img", name="attempt 1: completed")).to_be_visible()
+    expect(page.locator("#output")).to_contain_text("42")
+    timeline.get_by_role("link", name="double").click()
+    expect(page.get_by_role("heading", name="double")).to_be_visible()
+
+
+def test_a_run_that_fails_is_read_and_retried(space: Space, page: Page) -> None:
+    with space.worker(*ALL):
+        run_id = space.api("POST", "/runs", json={"workflow_type": "parsed", "input": "one"})["run_id"]
+        page.goto(f"/runs/{run_id}?namespace={space.name}")
+        expect(page.locator("#error")).to_contain_text("invalid literal for int()")
+        first = page.locator("#timeline details").first
+        first.get_by_text("Attempt 1: ValueError").click()
+        expect(first.locator("pre")).to_contain_text("Traceback (most recent call last)")
+        page.get_by_role("button", name="Retry").click()
+        expect(page.get_by_text("A new run was started.")).to_be_visible()
+        expect(page.locator("#lineage")).to_contain_text(run_id[-8:])
+        expect(page.get_by_role("heading", level=1).locator("+ .status")).to_have_text("failed")
+        assert run_id not in page.url
+
+
+def test_a_run_is_cancelled_after_it_was_explained(space: Space, page: Page) -> None:
+    with space.worker(*ALL):
+        run_id = space.api("POST", "/runs", json={"workflow_type": "approved"})["run_id"]
+        page.goto(f"/runs/{run_id}?namespace={space.name}")
+        expect(page.locator("#why")).to_contain_text("It waits for the signal approve")
+        page.get_by_role("button", name="Cancel …").click()
+        page.get_by_label("Why, for people").and_(page.locator("#cancel input")).fill("changed my mind")
+        page.get_by_role("button", name="Cancel the run").click()
+        expect(page.get_by_role("heading", level=1).locator("+ .status")).to_have_text("cancelled")
+
+
+def test_a_signal_is_sent_while_the_page_changes_beneath_the_form(space: Space, page: Page) -> None:
+    with space.worker(*ALL):
+        run_id = space.api("POST", "/runs", json={"workflow_type": "approved"})["run_id"]
+        page.goto(f"/runs/{run_id}?namespace={space.name}")
+        page.get_by_role("button", name="Signal …").click()
+        payload = page.get_by_label("Payload, as JSON")
+        payload.fill('"half wri')
+        # The picture of a waiting run grows every second; what is being written stays.
+        before = page.locator("#timeline .head .push").inner_text()
+        expect(page.locator("#timeline .head .push")).not_to_have_text(before)
+        expect(payload).to_have_value('"half wri')
+        payload.fill('"written"')
+        page.get_by_role("button", name="Send").click()
+        expect(page.locator("#output")).to_contain_text('"written"')
+
+
+def test_a_step_in_doubt_is_resolved_by_a_person(space: Space, page: Page) -> None:
+    with space.worker(*ALL):
+        run_id = space.api("POST", "/runs", json={"workflow_type": "paid", "input": 500})["run_id"]
+        page.goto(f"/runs/{run_id}?namespace={space.name}")
+        page.get_by_role("button", name="It happened …").click()
+        page.get_by_label("What it returned").fill('"receipt-7"')
+        page.get_by_role("button", name="It happened", exact=True).click()
+        expect(page.locator("#output")).to_contain_text("receipt-7")
+
+
+def test_a_payload_of_script_stays_text(space: Space, page: Page) -> None:
+    with space.worker(*ALL):
+        run_id = space.api(
+            "POST", "/runs", json={"workflow_type": "parsed", "input": GREEDY, "labels": {"who": GREEDY}}
+        )["run_id"]
+        page.goto(f"/runs/{run_id}?namespace={space.name}")
+        expect(page.locator("#error")).to_contain_text(GREEDY)
+    expect(page.locator("#input pre")).to_contain_text(GREEDY)
+    assert page.locator("main script").count() == 0
+    assert "owned" not in page.title()
+    page.goto(f"/runs?namespace={space.name}")
+    expect(page.locator(f"#run-{run_id}")).to_contain_text(GREEDY)
+    assert "owned" not in page.title()
+
+
+def test_runs_are_found_by_label_and_by_id(space: Space, page: Page) -> None:
+    for number in range(3):
+        space.api(
+            "POST",
+            "/runs",
+            json={"workflow_type": "later", "external_id": f"order-{number}", "labels": {"customer": str(number)}},
+        )
+    page.goto(f"/runs?namespace={space.name}")
+    page.keyboard.press("/")
+    page.keyboard.type("customer=1")
+    page.keyboard.press("Enter")
+    expect(page.locator("tbody tr")).to_have_count(1)
+    expect(page.locator("tbody tr")).to_contain_text("order-1")
+    page.get_by_role("searchbox").fill("order-2")
+    page.get_by_role("button", name="Find").click()
+    expect(page.locator("tbody tr")).to_have_count(1)
+    expect(page.locator("tbody tr")).to_contain_text("order-2")
+    page.get_by_role("link", name="Clear").click()
+    expect(page.locator("tbody tr")).to_have_count(3)
+
+
+def test_the_theme_is_chosen_and_kept(space: Space, page: Page) -> None:
+    page.goto("/runs")
+    page.get_by_role("button", name="Theme: auto").click()
+    expect(page.get_by_role("button", name="Theme: dark")).to_be_visible()
+    page.goto("/workers")
+    assert page.evaluate("getComputedStyle(document.documentElement).backgroundColor") == "rgb(20, 23, 27)"
