@@ -22,6 +22,7 @@ from kagzi.sdk.handle import Handle
 from kagzi.sdk.listing import RunFilter
 from kagzi.sdk.reach import Reach
 from kagzi.sdk.request import StartOptions
+from kagzi.sdk.schedules import Schedules
 
 I = TypeVar("I")  # noqa: E741 - a workflow's input
 O = TypeVar("O")  # noqa: E741 - a workflow's output
@@ -59,6 +60,7 @@ class Client:
     ) -> None:
         self._reach = Reach(url, namespace, api_key, codecs=codecs, tls=tls, patience=patience)
         self.automations = Automations(self._reach)
+        self.schedules = Schedules(self._reach)
 
     @property
     def namespace(self) -> str:

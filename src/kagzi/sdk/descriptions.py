@@ -100,6 +100,10 @@ class RunInfo:
     # The run that went on where this one ended; the run that this one repeats.
     continued_as: str | None
     retried_from: str | None
+    # The schedule that started it, by the id its creator chose (None once that is deleted) and by that of its template,
+    # and the slot it was started for.
+    schedule: str | None
+    schedule_run_id: str | None
     scheduled_for: datetime | None
     cancel_requested_at: datetime | None
     deadline_at: datetime | None
@@ -225,6 +229,8 @@ def run_info(run: WorkflowRun, decode_input: Decode, decode_output: Decode) -> R
         root_run_id=run.root_run_id,
         continued_as=run.continued_as or None,
         retried_from=run.retried_from or None,
+        schedule=run.schedule or None,
+        schedule_run_id=run.schedule_id or None,
         scheduled_for=_moment(run, "scheduled_for"),
         cancel_requested_at=_moment(run, "cancel_requested_at"),
         deadline_at=_moment(run, "deadline_at"),

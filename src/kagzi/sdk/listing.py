@@ -46,7 +46,7 @@ def runs(
     """The request for the first page; ConfigError when a filter has no meaning."""
     request = ListWorkflowsRequest(
         namespace=namespace,
-        statuses=_statuses(status),
+        statuses=statuses(status),
         workflow_type=type.name if isinstance(type, Workflow) else type or "",
         task_queue=queue or "",
         labels=labels or {},
@@ -60,7 +60,8 @@ def runs(
     return request
 
 
-def _statuses(given: str | Sequence[str] | None) -> list[common_pb2.RunStatus.ValueType]:
+def statuses(given: str | Sequence[str] | None) -> list[common_pb2.RunStatus.ValueType]:
+    """Statuses of the wire, from one name, several, or none."""
     names = [given] if isinstance(given, str) else list(given or ())
     for name in names:
         if name not in RunStatus.__members__:

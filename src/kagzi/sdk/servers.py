@@ -16,6 +16,7 @@ import grpc
 
 from kagzi.protocol.v1.admin_pb2_grpc import AdminServiceStub
 from kagzi.protocol.v1.automation_pb2_grpc import AutomationServiceStub
+from kagzi.protocol.v1.schedule_pb2_grpc import WorkflowScheduleServiceStub
 from kagzi.protocol.v1.workflow_pb2_grpc import WorkflowServiceStub
 from kagzi.sdk import calls
 from kagzi.sdk.calls import Tls
@@ -24,6 +25,7 @@ from kagzi.sdk.errors import ServerError, Unavailable
 if TYPE_CHECKING:
     from kagzi.protocol.v1.admin_pb2_grpc import AdminServiceAsyncStub
     from kagzi.protocol.v1.automation_pb2_grpc import AutomationServiceAsyncStub
+    from kagzi.protocol.v1.schedule_pb2_grpc import WorkflowScheduleServiceAsyncStub
     from kagzi.protocol.v1.workflow_pb2_grpc import WorkflowServiceAsyncStub
 
 Request = TypeVar("Request")
@@ -46,6 +48,7 @@ class Server:
     workflows: WorkflowServiceAsyncStub
     admin: AdminServiceAsyncStub
     automations: AutomationServiceAsyncStub
+    schedules: WorkflowScheduleServiceAsyncStub
 
 
 class Backoff:
@@ -91,6 +94,7 @@ class Servers:
                 workflows=WorkflowServiceStub(channel),
                 admin=AdminServiceStub(channel),
                 automations=AutomationServiceStub(channel),
+                schedules=WorkflowScheduleServiceStub(channel),
             )
             self._made[target] = server
         return server

@@ -5,113 +5,30 @@ goes on. It adds nothing of its own.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import os
-import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, overload
+from typing import Any, Generic, Self, TypeVar, Unpack, overload
 
 from kagzi.sdk.automations import Automations
+from kagzi.sdk.blocking import Blocking, Iterating, Thread, each
 from kagzi.sdk.client import Client, ClientOptions
 from kagzi.sdk.definition import Workflow
 from kagzi.sdk.descriptions import RunInfo
 from kagzi.sdk.duration import Duration
-from kagzi.sdk.errors import ConfigError
 from kagzi.sdk.handle import Handle
 from kagzi.sdk.listing import RunFilter
 from kagzi.sdk.request import StartOptions
+from kagzi.sdk.schedule_request import ScheduleOptions, TriggerOptions
+from kagzi.sdk.schedules import ScheduleHandle, Schedules
 
-P = ParamSpec("P")
-R = TypeVar("R")
 I = TypeVar("I")  # noqa: E741 - a workflow's input
 O = TypeVar("O")  # noqa: E741 - a workflow's output
-
-
-class _Thread:
-    """An event loop in a thread, which begins with the first call."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._process = 0
-
-    def run(self, work: Coroutine[Any, Any, R]) -> R:
-        """Runs `work` there and waits for it."""
-        try:
-            future = asyncio.run_coroutine_threadsafe(work, self._running())
-        except BaseException:
-            work.close()
-            raise
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
-
-    def stop(self) -> None:
-        with self._lock:
-            loop, self._loop = self._loop, None
-        if loop is not None:
-            loop.call_soon_threadsafe(loop.stop)
-
-    def _running(self) -> asyncio.AbstractEventLoop:
-        with self._lock:
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                self._process = os.getpid()
-                threading.Thread(target=_serve, args=(self._loop,), name="kagzi-client", daemon=True).start()
-            elif self._process != os.getpid():
-                raise ConfigError(
-                    "This SyncClient was used before the process was forked, and its thread stayed behind. Make it, or "
-                    "use it first, in each worker process: after the fork."
-                )
-            return self._loop
-
-
-def _serve(loop: asyncio.AbstractEventLoop) -> None:
-    with contextlib.closing(loop):
-        loop.run_forever()
-
-
-class _Blocking(Generic[P, R]):
-    """A coroutine method of the async side, as a plain method of its twin here."""
-
-    def __init__(self, method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]) -> None:
-        self._method = method
-        self.__doc__ = method.__doc__
-
-    def __get__(self, instance: Any, owner: type | None = None) -> Callable[P, R]:
-        return lambda *args, **kwargs: instance._thread.run(  # noqa: SLF001 - both classes of this module have one
-            self._method(instance._twin, *args, **kwargs)  # noqa: SLF001
-        )
-
-
-class _Iterating(Generic[P, R]):
-    """A method of the async side that finds things one by one, as a plain method of its twin here."""
-
-    def __init__(self, method: Callable[Concatenate[Any, P], AsyncIterator[R]]) -> None:
-        self._method = method
-        self.__doc__ = method.__doc__
-
-    def __get__(self, instance: Any, owner: type | None = None) -> Callable[P, Iterator[R]]:
-        return lambda *args, **kwargs: _each(
-            instance._thread,  # noqa: SLF001 - every class of this module has one
-            self._method(instance._twin, *args, **kwargs),  # noqa: SLF001
-        )
-
-
-def _each(thread: _Thread, found: AsyncIterator[R]) -> Iterator[R]:
-    with contextlib.suppress(StopAsyncIteration):
-        while True:
-            yield thread.run(anext(found))  # type: ignore[arg-type]  # of an async generator it is a coroutine
 
 
 class SyncHandle(Generic[O]):
     """One run: `kagzi.Handle` without `await`."""
 
-    def __init__(self, thread: _Thread, twin: Handle[O]) -> None:
+    def __init__(self, thread: Thread, twin: Handle[O]) -> None:
         self._thread = thread
         self._twin = twin
         self.run_id = twin.run_id
@@ -132,46 +49,96 @@ class SyncHandle(Generic[O]):
         """A new run with the history before `step`, with other outputs of earlier steps or another input if given."""
         return SyncHandle(self._thread, self._thread.run(self._twin.fork(step, outputs=outputs, input=input)))
 
-    describe = _Blocking(Handle.describe)
-    steps = _Blocking(Handle.steps)
-    explain = _Blocking(Handle.explain)
-    state = _Blocking(Handle.state)
-    signal = _Blocking(Handle.signal)
-    cancel = _Blocking(Handle.cancel)
-    terminate = _Blocking(Handle.terminate)
-    resume = _Blocking(Handle.resume)
-    resolve = _Blocking(Handle.resolve)
+    describe = Blocking(Handle.describe)
+    steps = Blocking(Handle.steps)
+    explain = Blocking(Handle.explain)
+    state = Blocking(Handle.state)
+    signal = Blocking(Handle.signal)
+    cancel = Blocking(Handle.cancel)
+    terminate = Blocking(Handle.terminate)
+    resume = Blocking(Handle.resume)
+    resolve = Blocking(Handle.resolve)
 
 
 class SyncAutomations:
     """The automations of a namespace: `client.automations` without `await`."""
 
-    def __init__(self, thread: _Thread, twin: Automations) -> None:
+    def __init__(self, thread: Thread, twin: Automations) -> None:
         self._thread = thread
         self._twin = twin
 
-    get = _Blocking(Automations.get)
-    run_now = _Blocking(Automations.run_now)
-    pause = _Blocking(Automations.pause)
-    resume = _Blocking(Automations.resume)
-    retry_blocked = _Blocking(Automations.retry_blocked)
-    resolve_mutation = _Blocking(Automations.resolve_mutation)
-    publish = _Blocking(Automations.publish)
-    publish_many = _Blocking(Automations.publish_many)
-    input = _Blocking(Automations.input)
-    skip_input = _Blocking(Automations.skip_input)
-    list = _Iterating(Automations.list)
-    events = _Iterating(Automations.events)
-    inputs = _Iterating(Automations.inputs)
+    get = Blocking(Automations.get)
+    run_now = Blocking(Automations.run_now)
+    pause = Blocking(Automations.pause)
+    resume = Blocking(Automations.resume)
+    retry_blocked = Blocking(Automations.retry_blocked)
+    resolve_mutation = Blocking(Automations.resolve_mutation)
+    publish = Blocking(Automations.publish)
+    publish_many = Blocking(Automations.publish_many)
+    input = Blocking(Automations.input)
+    skip_input = Blocking(Automations.skip_input)
+    list = Iterating(Automations.list)
+    events = Iterating(Automations.events)
+    inputs = Iterating(Automations.inputs)
+
+
+class SyncScheduleHandle:
+    """One schedule: `client.schedules.handle(id)` without `await`."""
+
+    def __init__(self, thread: Thread, twin: ScheduleHandle) -> None:
+        self._thread = thread
+        self._twin = twin
+        self.id = twin.id
+
+    def __repr__(self) -> str:
+        return f"<Sync{repr(self._twin)[1:]}"
+
+    def trigger(self, **options: Unpack[TriggerOptions]) -> SyncHandle[Any] | None:
+        """Starts one run now; None when the previous one has not ended and the policy leaves it out."""
+        started = self._thread.run(self._twin.trigger(**options))
+        return None if started is None else SyncHandle(self._thread, started)
+
+    describe = Blocking(ScheduleHandle.describe)
+    pause = Blocking(ScheduleHandle.pause)
+    resume = Blocking(ScheduleHandle.resume)
+    update = Blocking(ScheduleHandle.update)
+    delete = Blocking(ScheduleHandle.delete)
+    next_fires = Blocking(ScheduleHandle.next_fires)
+    backfill = Blocking(ScheduleHandle.backfill)
+    history = Iterating(ScheduleHandle.history)
+
+
+class SyncSchedules:
+    """The schedules of a namespace: `client.schedules` without `await`."""
+
+    def __init__(self, thread: Thread, twin: Schedules) -> None:
+        self._thread = thread
+        self._twin = twin
+
+    def create(
+        self, id: str, workflow: Workflow[Any, Any] | str, input: Any = None, **options: Unpack[ScheduleOptions]
+    ) -> SyncScheduleHandle:
+        """Creates a schedule; options as in `client.schedules.create`."""
+        made = self._thread.run(self._twin.create(id, workflow, input, **options))
+        return SyncScheduleHandle(self._thread, made)
+
+    def handle(self, id: str) -> SyncScheduleHandle:
+        """The handle of a schedule; nothing is asked of the server."""
+        return SyncScheduleHandle(self._thread, self._twin.handle(id))
+
+    get = Blocking(Schedules.get)
+    preview = Blocking(Schedules.preview)
+    list = Iterating(Schedules.list)
 
 
 class SyncClient:
     """Starts runs and finds them again: `kagzi.Client` without `await`, as `with SyncClient() as client: ...`."""
 
     def __init__(self, url: str | None = None, **options: Unpack[ClientOptions]) -> None:
-        self._thread = _Thread()
+        self._thread = Thread()
         self._twin = Client(url, **options)
         self.automations = SyncAutomations(self._thread, self._twin.automations)
+        self.schedules = SyncSchedules(self._thread, self._twin.schedules)
 
     @property
     def namespace(self) -> str:
@@ -244,4 +211,4 @@ class SyncClient:
 
     def runs(self, *, limit: int | None = None, **which: Unpack[RunFilter]) -> Iterator[RunInfo]:
         """Runs, newest first, without inputs and outputs; filters as in `Client.runs`."""
-        return _each(self._thread, self._twin.runs(limit=limit, **which))
+        return each(self._thread, self._twin.runs(limit=limit, **which))

@@ -27,11 +27,11 @@ create or replace function kagzi.now() returns timestamptz
     as 'select statement_timestamp() + (select c.skipped_us from kagzi.virtual_clock c) * interval ''1 microsecond''';
 
 -- What the workers of one process hold, what waits for them and is due, what is past its deadline and not dealt with,
--- messages that no server has heard, automations whose time has come, and the next moment at which something happens by
--- itself. Locks nothing.
+-- messages that no server has heard, automations whose time has come, schedules that are due, and the next moment at
+-- which something happens by itself. Locks nothing.
 create function kagzi.activity(process integer, host text, grace interval,
                                out held bigint, out due bigint, out late bigint, out unheard bigint,
-                               out ringing bigint, out upcoming timestamptz)
+                               out ringing bigint, out slots bigint, out upcoming timestamptz)
     language sql stable
     as $$
     with live as (
@@ -40,7 +40,9 @@ create function kagzi.activity(process integer, host text, grace interval,
                     then r.deadline_at
                     else greatest(r.deadline_at, r.cancel_requested_at) + grace end as limit_at
         from kagzi.workflow_runs r
-        where r.status in ('PENDING', 'RUNNING', 'SLEEPING', 'SCHEDULED')
+        where r.status in ('PENDING', 'RUNNING', 'SLEEPING')
+           or (r.status = 'SCHEDULED'
+               and exists (select 1 from kagzi.namespaces n where n.namespace = r.namespace and n.enabled))
     ), ours as (
         select w.namespace, w.worker_id, w.task_queue, w.types, w.type_versions, w.status
         from kagzi.workers w
@@ -67,6 +69,7 @@ create function kagzi.activity(process integer, host text, grace interval,
            count(*) filter (where s.limit_at <= kagzi.now() and s.status <> 'SCHEDULED'),
            (select count(*) from kagzi.signals g where g.unheard),
            (select count(*) from timed t where t.due_at <= kagzi.now()),
+           count(*) filter (where s.status = 'SCHEDULED' and s.available_at <= kagzi.now()),
            least((select min(t.due_at) from timed t where t.due_at > kagzi.now()),
                  min(s.available_at) filter (where s.available_at > kagzi.now() and s.available_at < 'infinity'
                                                and s.status <> 'RUNNING'),
@@ -87,7 +90,8 @@ create function kagzi.hop(until timestamptz, process integer, host text, grace i
     begin
         lock table kagzi.workers, kagzi.workflow_runs in exclusive mode;
         select * into activity from kagzi.activity(process, host, grace);
-        stirring := activity.held + activity.due + activity.late + activity.unheard + activity.ringing > 0;
+        stirring := activity.held + activity.due + activity.late + activity.unheard + activity.ringing
+                    + activity.slots > 0;
         step_us := case when stirring then 0 else
             extract(epoch from least(until, coalesce(activity.upcoming, until)) - kagzi.now()) * 1000000 end;
         if step_us > 0 then
@@ -123,13 +127,15 @@ class Activity:
     late: int
     unheard: int
     ringing: int
+    # Schedules that are due.
+    slots: int
     # When the next thing happens by itself; None when nothing will.
     upcoming: datetime | None
 
     @property
     def stirring(self) -> bool:
         """Whether something moves without time passing."""
-        return self.held + self.due + self.late + self.unheard + self.ringing > 0
+        return self.held + self.due + self.late + self.unheard + self.ringing + self.slots > 0
 
 
 class VirtualClock:

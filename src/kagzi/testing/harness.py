@@ -96,8 +96,8 @@ class Environment:
 
     async def skip(self, length: Duration) -> None:
         """Moves the clock on. Whatever becomes due on the way happens in its order and at its time, and comes to rest
-        before the clock moves further: timers, timeouts of signals, retries, deadlines, delayed starts, producers,
-        `wake_at` and backoff of automations.
+        before the clock moves further: timers, timeouts of signals, retries, deadlines, delayed starts, schedules,
+        producers, `wake_at` and backoff of automations.
         """
         span = duration.parse(length)
         async with self._skipping:

@@ -1,5 +1,6 @@
-"""When everything rests: no worker of the environment holds a run, and the database has none that is held, due or past
-its deadline. Nothing is guessed: what moves is waited for by its own event, then the database is asked.
+"""When everything rests: no worker of the environment holds a run, the database has none that is held, due or past its
+deadline, and no schedule is due. Nothing is guessed: what moves is waited for by its own event, then the database is
+asked.
 """
 
 from __future__ import annotations
@@ -52,6 +53,8 @@ class Rest:
             self._server.alarm.look()
         if activity.late:
             await self._server.coordinator.expire_runs()
+        elif activity.slots:
+            await self._server.firing.fire_due()
         elif activity.stirring:
             await self._taken()
         return None
