@@ -28,7 +28,6 @@ SERVICES: tuple[ServiceDescriptor, ...] = tuple(
 # Calls whose capability comes later. A service stands for all of its calls.
 LATER = frozenset(
     {
-        "AdminService/ExplainRun",
         "NamespaceService/CreateKey",
         "NamespaceService/ListKeys",
         "NamespaceService/RevokeKey",
@@ -185,6 +184,7 @@ def of_operator(place: Place, worker_id: str, run_id: str) -> dict[str, Message]
             **place_of, statuses=[ad.WORKER_ONLINE], task_queue=place.queue, workflow_type=place.type, page_size=1
         ),
         "GetWorker": ad.GetWorkerRequest(**place_of, worker_id=worker_id),
+        "ExplainRun": ad.ExplainRunRequest(**place_of, run_id=run_id),
         "GetStep": ad.GetStepRequest(**place_of, run_id=run_id, step_id="begin"),
         "ListSteps": ad.ListStepsRequest(
             **place_of, run_id=run_id, step_id="begin", statuses=[STEP_RUNNING], page_size=1

@@ -68,6 +68,7 @@ REQUIRED = {
     "WorkflowService/SignalWorkflow": ("run_id", "name"),
     "AdminService/GetWorker": ("worker_id",),
     "AdminService/DrainWorker": ("worker_id",),
+    "AdminService/ExplainRun": ("run_id",),
     "AdminService/GetStep": ("run_id", "step_id"),
     "AdminService/ListSteps": ("run_id",),
     "WorkflowScheduleService/CreateSchedule": ("schedule_id", "timing", "workflow_type"),

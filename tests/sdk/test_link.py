@@ -104,6 +104,19 @@ async def test_everything_sent_in_one_turn_travels_in_one_frame_and_order_is_kep
         await until(lambda: heard == names(frame.operations))
 
 
+async def test_many_runs_leave_in_halves_so_that_they_do_not_move_in_step() -> None:
+    async with recording() as recorder, on_shift(post(recorder.address, concurrency=100)) as crew:
+        await recorder.until(lambda: bool(recorder.hellos))
+        recorder.say(pb.ConnectResponse(deliveries=[delivery() for _ in range(100)]))
+        await crew.run(99)
+        for run in crew.runs:
+            run.step("first")
+            run.step("second")
+        await recorder.until(lambda: len(recorder.operations) == 200)
+        assert [len(frame.operations) for frame in recorder.frames if frame.operations] == [100, 50, 50]
+        assert names(recorder.operations) == ["first", "second"] * 100
+
+
 async def test_a_frame_is_cut_at_a_thousand_operations() -> None:
     async with recording() as recorder, on_shift(post(recorder.address)) as crew:
         run = await first_run(recorder, crew)

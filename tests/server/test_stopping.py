@@ -59,7 +59,7 @@ async def _until_full(place: Place) -> None:
 
 async def test_health_tells_of_every_part_and_of_a_batcher_that_is_full(place: Place, database_url: str) -> None:
     run_id = await place.start()
-    names = ["database", "schema", "notify", "coordinator", "batcher", "dispatcher"]
+    names = ["database", "schema", "notify", "coordinator", "firing", "batcher", "dispatcher"]
     assert await _parts(place) == dict.fromkeys(names, HEALTH_SERVING)
     async with _world(place, database_url).held(run_id):
         asking = asyncio.ensure_future(place.workflows.CancelWorkflow(CancelWorkflowRequest(run_id=run_id)))

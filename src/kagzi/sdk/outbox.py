@@ -27,6 +27,9 @@ Answered: TypeAlias = Callable[[pb.Answer | None], None]
 # A frame is cut here; what is larger travels alone.
 _FRAME_BYTES = 1 << 20
 _FRAME_OPERATIONS = 1_000
+# Of more runs than this a frame takes half. Runs whose operations share a frame share a commit and an answer, and would
+# move in step for ever: while the server writes for all of them the worker would rest, and the other way round.
+_RUNS_IN_STEP = 30
 # Number, run, token and framing of one operation.
 _ENVELOPE_BYTES = 100
 # What is sent soon leaves when it is this old, at most twice that.
@@ -125,7 +128,7 @@ class Outbox:
         """Puts the next operations into a frame; whether more are left for another."""
         waiting, unanswered, add = self._waiting, self._unanswered, frame.operations.add
         room = _FRAME_BYTES
-        for _ in range(min(len(waiting), _FRAME_OPERATIONS)):
+        for _ in range(min(self._share(), _FRAME_OPERATIONS)):
             sent = waiting[0]
             room -= sent.body.ByteSize() + _ENVELOPE_BYTES
             if room < 0 and frame.operations:
@@ -137,6 +140,18 @@ class Outbox:
             field: dict[str, object] = {sent.name: sent.body}
             add(number=sent.number, run_id=lease.run_id, claim_token=lease.token, **field)
         return bool(waiting)
+
+    def _share(self) -> int:
+        """How many of the waiting operations the next frame takes."""
+        waiting = self._waiting
+        count = len(waiting)
+        if count <= _RUNS_IN_STEP or len({sent.lease.token for sent in waiting}) <= _RUNS_IN_STEP:
+            return count
+        share = -(-count // 2)
+        # What a run sent together stays together.
+        while share < count and waiting[share].lease is waiting[share - 1].lease:
+            share += 1
+        return share
 
     def hear(self, frame: pb.ConnectResponse) -> None:
         """Draws the consequences of a frame's answers, in the order of the operations."""

@@ -83,7 +83,7 @@ class Batcher:
         self._fallen = Fallen()
         self._side: dict[tuple[str, str], deque[Entry]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._lanes = [Lane(number, batch_operations, self._flush_lane) for number in range(lanes)]
+        self._lanes = [Lane(number, batch_operations, self._flush_lane) for number in range(lanes + 1)]
 
     @property
     def alive(self) -> bool:
@@ -174,7 +174,13 @@ class Batcher:
         if side is not None:
             side.append(entry)
         else:
-            self._lanes[hash(key) % len(self._lanes)].put(entry)
+            self._lane(operation).put(entry)
+
+    def _lane(self, operation: Operation) -> Lane:
+        """What begins waits for nobody's results, and has a lane of its own: the first."""
+        if operation.kind is Kind.START:
+            return self._lanes[0]
+        return self._lanes[1 + hash((operation.namespace, operation.run_id)) % (len(self._lanes) - 1)]
 
     async def _flush_lane(self, namespace: str, entries: Sequence[Entry]) -> None:
         """Applies a batch of a lane. What somebody else has locked waits apart, with all that follows in its run."""

@@ -80,10 +80,12 @@ class Lane(Loop):
                 await self._next()
 
     async def _gather(self) -> None:
-        """Lets a burst arrive whole. What comes alone, or no faster than it is flushed, waits for nothing."""
+        """Lets a burst of calls arrive whole. What comes alone, or no faster than it is flushed, waits for nothing, and
+        neither does what came in a frame: while its commit is under way the next frame is on its way.
+        """
         until = time.monotonic() + _GATHER_SECS
         seen = -1
-        while seen < self._size < self._most and time.monotonic() < until:
+        while seen < self._size < self._most and self._calls == self._size and time.monotonic() < until:
             seen = self._size
             await asyncio.sleep(0)
         await self._let_in(self._expected())

@@ -70,7 +70,8 @@ class Settings(BaseSettings):
     coordinator_batch_size: int = Field(default=100, ge=1, le=10_000)
     coordinator_worker_stale_threshold_secs: float = Field(default=30.0, ge=0.3, le=_DAY)
 
-    # Each lane has one commit under way. More lanes make smaller commits: on two cores one lane took half the CPU.
+    # For runs under way; those that begin have one besides. Each lane has one commit under way. More lanes make smaller
+    # commits.
     batcher_lanes: int = Field(default=1, ge=1, le=64)
     batcher_batch_operations: int = Field(default=1_000, ge=1, le=10_000)
     batcher_queue_operations: int = Field(default=20_000, ge=1, le=10_000_000)
