@@ -16,7 +16,8 @@ class Station(ServerProcess):
     """`kagzi server` on a port of its own. It ends with SIGKILL, as everything here may."""
 
     def __init__(self, database_url: str, directory: Path, **settings: object) -> None:
-        super().__init__(database_url, directory, **{"server_port": _free_port(), "log_level": "warning", **settings})
+        chosen = {"server_port": _free_port(), "http_port": 0, "log_level": "warning"}
+        super().__init__(database_url, directory, **{**chosen, **settings})
 
     def kill(self) -> None:
         """Returns when it is dead."""
