@@ -26,6 +26,7 @@ class ServerProcess:
             **{name: value for name, value in os.environ.items() if not name.startswith("KAGZI_")},
             "KAGZI_DB_URL": database_url,
             "KAGZI_SERVER_PORT": "0",
+            "KAGZI_HTTP_PORT": "0",
             **{f"KAGZI_{name.upper()}": str(value) for name, value in settings.items()},
         }
         self._process: subprocess.Popen[bytes] | None = None

@@ -13,7 +13,7 @@ import msgspec
 from asyncpg import Record
 from asyncpg.connection import Connection
 
-from kagzi.store import rows
+from kagzi.store import namespaces, rows
 from kagzi.store.errors import not_found
 from kagzi.store.queries import Queries
 
@@ -121,6 +121,7 @@ async def facts(connection: Connection, namespace: str, run_id: str) -> Facts:
     """What is known of a run; NOT_FOUND when there is none. Three statements at most."""
     run = await _facts.first(connection, namespace=namespace, run_id=run_id)
     if run is None:
+        await namespaces.get(connection, namespace)
         raise not_found("run", run_id, "run_id")
     waits: Sequence[Wait] = ()
     fleet = None
