@@ -34,9 +34,9 @@ class Lab:
     server: subprocess.Popen[bytes]
     workers: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
-    def start_worker(self, concurrency: int = 100) -> subprocess.Popen[bytes]:
-        """A worker of the benchmark's workflows."""
-        process = _start("worker", "benchmarks.program", "--url", self.address, "--concurrency", str(concurrency))
+    def start_worker(self, concurrency: int = 100, program: str = "benchmarks.program") -> subprocess.Popen[bytes]:
+        """A worker of the benchmark's workflows, or of another program's."""
+        process = _start("worker", program, "--url", self.address, "--concurrency", str(concurrency))
         self.workers.append(process)
         return process
 

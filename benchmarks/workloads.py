@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Awaitable, Callable
 
+from benchmarks.automations import w11
 from benchmarks.lab import Lab
 from benchmarks.program import fan, nap, one, row, three
 from kagzi import Client
@@ -127,4 +128,5 @@ WORKLOADS: dict[str, Callable[[Lab], Awaitable[Figures]]] = {
     "w6": w6,
     "w7": w7,
     "w8": w8,
+    "w11": w11,
 }
