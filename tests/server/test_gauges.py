@@ -15,7 +15,7 @@ from kagzi.protocol.v1.admin_pb2_grpc import AdminServiceStub
 from kagzi.server.app import Server
 from kagzi.server.gauges import Gauges
 from kagzi.server.settings import Settings
-from kagzi.store import stats
+from kagzi.store import counts, stats
 from kagzi.store.database import Database
 from tests.laws.world import SETTINGS, World
 from tests.store import given
@@ -38,7 +38,10 @@ async def _stand(connection: Connection) -> None:
 
 
 async def _written(world: World) -> int:
-    count: int = await world.connection.fetchval("select count(*) from kagzi.stats where counted_at is not null")
+    """Minutes that were counted; the hour of each is counted too."""
+    count: int = await world.connection.fetchval(
+        "select count(*) from kagzi.stats where counted_at is not null and span = 1"
+    )
     return count
 
 
@@ -67,6 +70,10 @@ async def test_what_waits_runs_and_sleeps_is_in_the_charts(world: World) -> None
     assert (point.pending_due, point.running, point.sleeping) == (2, 1, 1)
     assert 89_000 < point.oldest_due_ms < 150_000
     assert await _written(world) == 1
+    hour: int = await world.connection.fetchval("select pending_due from kagzi.stats where span = 60")
+    assert hour == 2
+    kept = await counts.read(world.connection, "default", most=9)
+    assert [(each.task_queue, each.pending_due, each.running) for each in kept] == [("default", 1, 1), ("slow", 1, 0)]
 
 
 async def test_of_many_servers_the_first_counts_and_the_others_leave_it_at_that(world: World) -> None:

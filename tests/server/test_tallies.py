@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
+
 import grpc
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from kagzi import Client, Context, Worker, workflow
 from kagzi.protocol.v1.admin_pb2 import GetStatsRequest
@@ -33,9 +36,13 @@ async def test_runs_and_steps_are_counted_by_the_minute(database_url: str) -> No
     await again.start()
     try:
         async with grpc.aio.insecure_channel(again.address) as channel:
-            stats = await AdminServiceStub(channel).GetStats(GetStatsRequest())
+            stub = AdminServiceStub(channel)
+            stats = await stub.GetStats(GetStatsRequest())
+            since = Timestamp(seconds=int(time.time()) // 3_600 * 3_600 - 3_600)
+            hours = await stub.GetStats(GetStatsRequest(since=since, step_ms=3_600_000))
     finally:
         await again.stop(1.0)
     assert sum(point.started for point in stats.points) == 3
     assert sum(point.completed for point in stats.points) == 3
     assert sum(point.steps_completed for point in stats.points) == 3
+    assert sum(point.started for point in hours.points) == 3

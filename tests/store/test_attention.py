@@ -5,10 +5,12 @@ from __future__ import annotations
 from asyncpg.connection import Connection
 
 from kagzi.protocol.v1.admin_pb2 import (
+    ATTENTION_BLOCKED_AUTOMATIONS,
     ATTENTION_BROKEN_SCHEDULES,
     ATTENTION_FAILED_RUNS,
     ATTENTION_PARKED_RUNS,
     ATTENTION_SILENT_WORKERS,
+    ATTENTION_UNKNOWN_STEPS,
     ATTENTION_UNSERVED_RUNS,
 )
 from kagzi.store import workers
@@ -43,6 +45,14 @@ async def test_each_trouble_is_named_with_its_subjects(connection: Connection) -
     await workers.deregister(connection, "default", gone.worker_id)
 
     parked = await given.run(connection, "SLEEPING", "never", parked_hash="h")
+    doubtful = await given.run(connection, "SLEEPING", "never", waiting='[{"step": "pay", "doubt": true}]')
+    await given.run(connection, "SLEEPING", "never", waiting='[{"step": "approve"}]')
+    await connection.execute(
+        "insert into kagzi.automations"
+        " (namespace, name, definition_hash, task_queue, deployments, blocked_code, blocked_at)"
+        " values ('default', 'inbox', '', 'default', '{}', 'DEFECT', kagzi.now()),"
+        " ('default', 'fine', '', 'default', '{}', null, null)"
+    )
     unserved = [
         await given.run(connection, due="-9 s", workflow_type="ship"),
         await given.run(connection, due="-8 s", version="3"),
@@ -56,13 +66,15 @@ async def test_each_trouble_is_named_with_its_subjects(connection: Connection) -
 
     found = await attention(connection, "default")
     assert [(one.code, one.count, list(one.subjects)) for one in found] == [
+        (ATTENTION_UNKNOWN_STEPS, 1, [doubtful]),
+        (ATTENTION_BLOCKED_AUTOMATIONS, 1, ["inbox"]),
         (ATTENTION_PARKED_RUNS, 1, [parked]),
         (ATTENTION_UNSERVED_RUNS, 3, unserved),
         (ATTENTION_BROKEN_SCHEDULES, 1, ["nightly"]),
         (ATTENTION_FAILED_RUNS, 1, [failed]),
         (ATTENTION_SILENT_WORKERS, 1, [silent.worker_id]),
     ]
-    assert found[1].sentence.startswith("3 runs are due, and no worker serves")
+    assert found[3].sentence.startswith("3 runs are due, and no worker serves")
     assert await attention(connection, "another") == []
 
 
@@ -71,3 +83,10 @@ async def test_a_few_subjects_stand_for_many(connection: Connection) -> None:
         await given.run(connection, "FAILED")
     [found] = await attention(connection, "default")
     assert (found.count, len(found.subjects)) == (12, 10)
+
+
+async def test_a_count_stops_where_nobody_counts_on(connection: Connection) -> None:
+    for _ in range(101):
+        await given.run(connection, "FAILED")
+    [found] = await attention(connection, "default")
+    assert (found.count, found.sentence.startswith("100 or more runs failed")) == (100, True)

@@ -41,6 +41,15 @@ async def test_points_have_no_gaps_and_cover_whole_stretches(connection: Connect
     assert [point.at.ToDatetime(UTC) for point in found] == [NOON + 5 * number * MINUTE for number in range(3)]
 
 
+async def test_stretches_of_whole_hours_are_read_from_rows_of_hours(connection: Connection) -> None:
+    server = given.new_id()
+    await stats.put(connection, "default", server, NOON + 7 * MINUTE, {"order": Tally(started=5)}, stats.HOUR)
+    await stats.put(connection, "default", server, NOON + 7 * MINUTE, {"order": Tally(started=2)})
+    hours = await stats.points(connection, "default", since=NOON, until=NOON + 120 * MINUTE, minutes=60)
+    minutes = await stats.points(connection, "default", since=NOON, until=NOON + 60 * MINUTE, minutes=30)
+    assert ([point.started for point in hours], [point.started for point in minutes]) == ([5, 0], [2, 0])
+
+
 async def test_a_gauge_is_the_last_count_of_a_stretch(connection: Connection) -> None:
     server = given.new_id()
     for due in (5, 3):

@@ -11,7 +11,7 @@ import structlog
 from asyncpg.connection import Connection
 
 from kagzi.server.lifecycle import Loop
-from kagzi.store import depths, stats
+from kagzi.store import counts, depths, stats
 from kagzi.store.database import Database
 from kagzi.store.errors import Unreachable
 
@@ -22,6 +22,8 @@ _EVERY_SECS = 20.0
 _SINCE = timedelta(seconds=_EVERY_SECS * 0.9)
 # Namespaces counted in one turn; with more of them each is counted less often.
 _MOST = 100
+# Pairs of queue and type of one namespace that are kept.
+_PAIRS = 100
 _PATIENCE = 2.0
 
 
@@ -58,7 +60,10 @@ class Gauges(Loop):
         if not stood and not (total.pending_due or total.running or total.sleeping):
             return
 
+        pairs = await self._database.read(lambda c: depths.depth(c, namespace, most=_PAIRS), _PATIENCE)
+
         async def gauge(connection: Connection) -> None:
+            await counts.keep(connection, namespace, pairs)
             await stats.gauge(
                 connection,
                 namespace,

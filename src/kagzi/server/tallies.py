@@ -22,6 +22,9 @@ from kagzi.store.stats import Tally
 
 log = structlog.get_logger(__name__)
 
+# By namespace and workflow type; '' is for what is counted without regard to a type.
+_Counted = defaultdict[str, defaultdict[str, Tally]]
+
 _EVERY_SECS = 5.0
 _COUNTS = {"COMPLETED": "completed", "FAILED": "failed", "CANCELLED": "cancelled"}
 
@@ -35,8 +38,10 @@ class Tallies(Loop):
         super().__init__()
         self._database = database
         self._server_id = server_id
-        self._now: dict[str, dict[str, Tally]] = defaultdict(lambda: defaultdict(Tally))
+        self._now = _nothing()
         self._minute = _minute()
+        # The minutes of this hour that are over.
+        self._hour = _nothing()
         # Namespaces with something to put.
         self._changed: set[str] = set()
 
@@ -80,26 +85,46 @@ class Tallies(Loop):
     async def stop(self, grace: float = 0.0) -> None:
         """Puts what is left."""
         await super().stop(grace)
-        await self._put()
+        await self._put(over=True)
 
-    async def _put(self) -> None:
+    async def _put(self, *, over: bool = False) -> None:
         counted, minute, changed = self._now, self._minute, self._changed
         self._changed = set()
-        if _minute() != minute:
-            self._now, self._minute = defaultdict(lambda: defaultdict(Tally)), _minute()
+        over = over or _minute() != minute
+        if over:
+            self._now, self._minute = _nothing(), _minute()
         for namespace in changed:
-            try:
-                await self._store(namespace, minute, dict(counted[namespace]))
-            except Unreachable:
-                log.warning("tally_not_put", namespace=namespace)
+            await self._store(namespace, minute, counted[namespace], stats.MINUTE)
+        if over:
+            await self._put_hour(minute, counted)
 
-    async def _store(self, namespace: str, minute: datetime, tallies: dict[str, Tally]) -> None:
-        await self._database.transact(lambda c: stats.put(c, namespace, self._server_id, minute, tallies), patience=1.0)
+    async def _put_hour(self, minute: datetime, counted: _Counted) -> None:
+        """Once a minute: a chart of days may be that late."""
+        for namespace, by_type in counted.items():
+            for workflow_type, tally in by_type.items():
+                self._hour[namespace][workflow_type].add(tally)
+            await self._store(namespace, minute, self._hour[namespace], stats.HOUR)
+        if self._minute.hour != minute.hour:
+            self._hour = _nothing()
+
+    async def _store(self, namespace: str, minute: datetime, tallies: dict[str, Tally], span: int) -> None:
+        # What is counted meanwhile is put next time.
+        taken = dict(tallies)
+        try:
+            await self._database.transact(
+                lambda c: stats.put(c, namespace, self._server_id, minute, taken, span), patience=1.0
+            )
+        except Unreachable:
+            log.warning("tally_not_put", namespace=namespace)
 
     async def _nap(self) -> None:
         """Until the next time to put, or the end of the minute that is counted."""
         left = 60 - time.time() % 60
         await self.pause(min(_EVERY_SECS, left))
+
+
+def _nothing() -> _Counted:
+    return defaultdict(lambda: defaultdict(Tally))
 
 
 def _minute() -> datetime:

@@ -1,79 +1,72 @@
-"""What needs a person, the most urgent first. Reads alone; each count stops at 1,000 and its cost is bounded.
-Effects of unknown outcome and blocked automations join the list together with what resolves them.
-"""
+"""What needs a person, the most urgent first. One read of bounded cost, whatever is stored; each count stops at 100."""
 
 from __future__ import annotations
 
 from asyncpg.connection import Connection
 
-from kagzi.protocol.v1.admin_pb2 import (
-    ATTENTION_BROKEN_SCHEDULES,
-    ATTENTION_FAILED_RUNS,
-    ATTENTION_PARKED_RUNS,
-    ATTENTION_SILENT_WORKERS,
-    ATTENTION_UNSERVED_RUNS,
-    Attention,
-)
+from kagzi.protocol.v1 import admin_pb2 as pb
 from kagzi.store.queries import Queries
 
 _sql = Queries("attention.sql")
-_FOUND = ("count", "subjects")
-_failed = _sql.bind("failed", columns=_FOUND)
-_parked = _sql.bind("parked", columns=_FOUND)
-_unserved = _sql.bind("unserved", columns=_FOUND)
-_broken = _sql.bind("broken", columns=_FOUND)
-_silent = _sql.bind("silent", columns=_FOUND)
+_attention = _sql.bind("attention", columns=("kind", "count", "subjects"))
 
-_MOST = 1_000
+_MOST = 100
+# The most urgent first. What is said of one, of several, and what to do.
+_SENTENCES = {
+    "UNKNOWN_STEPS": (
+        "run waits for somebody to say what became of a step.",
+        "runs wait for somebody to say what became of a step.",
+        "Find out outside, then resolve it.",
+    ),
+    "BLOCKED_AUTOMATIONS": (
+        "automation is blocked and runs nothing more.",
+        "automations are blocked and run nothing more.",
+        "See why, and resolve it.",
+    ),
+    "PARKED_RUNS": (
+        "run is parked: the code no longer matches its history.",
+        "runs are parked: the code no longer matches their history.",
+        "Deploy code that fits, or resume.",
+    ),
+    "UNSERVED_RUNS": (
+        "run is due, and no worker serves its queue, type and version.",
+        "runs are due, and no worker serves their queue, type and version.",
+        "Start one that does.",
+    ),
+    "BROKEN_SCHEDULES": (
+        "schedule cannot fire.",
+        "schedules cannot fire.",
+        "Look at the error and update it.",
+    ),
+    "FAILED_RUNS": (
+        "run failed within the last day and was not repeated.",
+        "runs failed within the last day and were not repeated.",
+        "Look at the error, then retry.",
+    ),
+    "SILENT_WORKERS": (
+        "worker fell silent within the last day without a goodbye.",
+        "workers fell silent within the last day without a goodbye.",
+        "See whether the process runs.",
+    ),
+}
 
 
-async def attention(connection: Connection, namespace: str) -> list[Attention]:
+async def attention(connection: Connection, namespace: str) -> list[pb.Attention]:
     """What needs a person now."""
-    found = (
-        (
-            ATTENTION_PARKED_RUNS,
-            await _parked.fetch(connection, namespace=namespace),
-            "run",
-            "parked: their code no longer matches their history. Deploy code that fits, or resume them",
-        ),
-        (
-            ATTENTION_UNSERVED_RUNS,
-            await _unserved.fetch(connection, namespace=namespace),
-            "run",
-            "due, and no worker serves their queue, type and version. Start one that does",
-        ),
-        (
-            ATTENTION_BROKEN_SCHEDULES,
-            await _broken.fetch(connection, namespace=namespace),
-            "schedule",
-            "unable to fire. Look at the error of each schedule and update it",
-        ),
-        (
-            ATTENTION_FAILED_RUNS,
-            await _failed.fetch(connection, namespace=namespace),
-            "run",
-            "failed within the last day and not repeated. Look at the error of each run, then retry it",
-        ),
-        (
-            ATTENTION_SILENT_WORKERS,
-            await _silent.fetch(connection, namespace=namespace),
-            "worker",
-            "silent without a goodbye within the last day. See whether their processes run",
-        ),
-    )
+    found = {row["kind"]: row for row in await _attention.fetch(connection, namespace=namespace)}
     return [
-        Attention(
-            code=code,
-            count=row["count"],
-            sentence=f"{_many(row['count'], noun)} {sentence}.",
-            subjects=row["subjects"],
+        pb.Attention(
+            code=pb.AttentionCode.Value(f"ATTENTION_{kind}"),
+            count=found[kind]["count"],
+            sentence=_sentence(found[kind]["count"], *said),
+            subjects=found[kind]["subjects"],
         )
-        for code, [row], noun, sentence in found
-        if row["count"]
+        for kind, said in _SENTENCES.items()
+        if kind in found
     ]
 
 
-def _many(count: int, noun: str) -> str:
+def _sentence(count: int, one: str, several: str, advice: str) -> str:
     if count == 1:
-        return f"1 {noun} is"
-    return f"{count:,} {noun}s{' or more' if count >= _MOST else ''} are"
+        return f"1 {one} {advice}"
+    return f"{count}{' or more' if count >= _MOST else ''} {several} {advice}"

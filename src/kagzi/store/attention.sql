@@ -1,37 +1,15 @@
--- name: failed
--- Runs that failed within the last day and were not repeated, the newest first. Locks nothing.
-select count(f.run_id) as count, (array_agg(f.run_id::text order by f.finished_at desc))[1:10] as subjects
-from (
-    select r.run_id, r.finished_at
-    from kagzi.workflow_runs r
-    where r.namespace = :namespace and r.status = 'FAILED' and r.finished_at > kagzi.now() - interval '1 day'
-      and not exists (select 1 from kagzi.workflow_runs again
-                      where again.namespace = :namespace and again.retried_from = r.run_id)
-    order by r.finished_at desc
-    limit 1000
-) f;
-
--- name: parked
--- Runs whose code no longer matches their history. Locks nothing.
-select count(f.run_id) as count, (array_agg(f.run_id::text order by f.run_id))[1:10] as subjects
-from (
-    select r.run_id
-    from kagzi.workflow_runs r
-    where r.namespace = :namespace and r.parked_hash is not null and r.status = 'SLEEPING'
-    limit 1000
-) f;
-
--- name: unserved
--- Due runs of a type and version that no ONLINE worker of their queue serves, the oldest first. Kinds of runs are found
--- by jumping along the index from one to the next, and each of their lanes is read from its beginning. Locks nothing.
+-- name: attention
+-- What needs a person, by kind, each counted up to 100 with the first ten of them. Whatever is stored, at most some
+-- hundred rows of each kind are read: of failed runs the newest 200, of workers the 200 that registered last, of kinds
+-- of runs 200, found by jumping along the index from one to the next. Locks nothing.
 with recursive kinds as (
-    (select r.task_queue, r.workflow_type, r.version
+    (select 1 as number, r.task_queue, r.workflow_type, r.version
      from kagzi.workflow_runs r
      where r.namespace = :namespace and r.status in ('PENDING', 'RUNNING', 'SLEEPING')
      order by r.task_queue, r.workflow_type, r.version
      limit 1)
     union all
-    select following.task_queue, following.workflow_type, following.version
+    select k.number + 1, following.task_queue, following.workflow_type, following.version
     from kinds k
     cross join lateral (
         select r.task_queue, r.workflow_type, r.version
@@ -41,54 +19,90 @@ with recursive kinds as (
         order by r.task_queue, r.workflow_type, r.version
         limit 1
     ) following
+    where k.number < 200
 ), served as materialized (
     select w.task_queue, t.name, t.version
     from kagzi.workers w
     cross join unnest(w.types, w.type_versions) as t(name, version)
     where w.namespace = :namespace and w.status = 'ONLINE'
-)
-select count(f.run_id) as count, (array_agg(f.run_id::text order by f.available_at))[1:10] as subjects
-from (
-    select due.run_id, due.available_at
-    from kinds k
-    cross join generate_series(4, 0, -1) as level(priority)
-    cross join unnest(array[false, true]) as suspected(suspect)
-    cross join lateral (
-        select r.run_id, r.available_at
-        from kagzi.workflow_runs r
-        where r.namespace = :namespace and r.status in ('PENDING', 'RUNNING', 'SLEEPING')
-          and r.task_queue = k.task_queue and r.workflow_type = k.workflow_type and r.version = k.version
-          and r.suspect = suspected.suspect and r.priority = level.priority and r.available_at <= kagzi.now()
-        order by r.available_at
-        limit 1000
+), parked as (
+    select r.run_id::text as subject, row_number() over () as number
+    from kagzi.workflow_runs r
+    where r.namespace = :namespace and r.parked_hash is not null and r.status = 'SLEEPING'
+    limit 100
+), doubtful as (
+    select r.run_id::text as subject, row_number() over () as number
+    from kagzi.workflow_runs r
+    where r.namespace = :namespace and r.status = 'SLEEPING' and r.waiting @> '[{"doubt": true}]'
+    limit 100
+), blocked as (
+    select a.name as subject, row_number() over (order by a.blocked_at) as number
+    from kagzi.automations a
+    where a.namespace = :namespace and a.blocked_at is not null
+    order by a.blocked_at
+    limit 100
+), unserved as (
+    select due.run_id::text as subject, row_number() over (order by due.available_at) as number
+    from (
+        select due.run_id, due.available_at
+        from kinds k
+        cross join generate_series(4, 0, -1) as level(priority)
+        cross join unnest(array[false, true]) as suspected(suspect)
+        cross join lateral (
+            select r.run_id, r.available_at
+            from kagzi.workflow_runs r
+            where r.namespace = :namespace and r.status in ('PENDING', 'RUNNING', 'SLEEPING')
+              and r.task_queue = k.task_queue and r.workflow_type = k.workflow_type and r.version = k.version
+              and r.suspect = suspected.suspect and r.priority = level.priority and r.available_at <= kagzi.now()
+            order by r.available_at
+            limit 100
+        ) due
+        where not exists (select 1 from served s
+                          where s.task_queue = k.task_queue and s.name = k.workflow_type
+                            and k.version in ('', s.version))
+        limit 100
     ) due
-    where not exists (select 1 from served s
-                      where s.task_queue = k.task_queue and s.name = k.workflow_type
-                        and k.version in ('', s.version))
-    limit 1000
-) f;
-
--- name: broken
--- Schedules that cannot fire. Locks nothing.
-select count(f.external_id) as count, (array_agg(f.external_id order by f.external_id))[1:10] as subjects
-from (
-    select r.external_id
+), broken as (
+    select r.external_id as subject, row_number() over (order by r.external_id) as number
     from kagzi.workflow_runs r
     where r.namespace = :namespace and r.status in ('SCHEDULED', 'PAUSED') and r.external_id is not null
       and r.schedule_error is not null
-    limit 1000
-) f;
-
--- name: silent
--- Workers that fell silent within the last day without saying goodbye, of the 1,000 that registered last. Locks nothing.
-select count(f.worker_id) as count,
-       (array_agg(f.worker_id::text order by f.last_heartbeat_at desc))[1:10] as subjects
-from (
-    select w.worker_id, w.status, w.deregistered_at, w.last_heartbeat_at
-    from kagzi.workers w
-    where w.namespace = :namespace
-    order by w.registered_at desc, w.worker_id desc
-    limit 1000
-) f
-where f.status = 'OFFLINE' and f.deregistered_at is null
-  and f.last_heartbeat_at > kagzi.now() - interval '1 day';
+    order by r.external_id
+    limit 100
+), failed as (
+    select f.run_id::text as subject, row_number() over (order by f.finished_at desc) as number
+    from (
+        select r.run_id, r.finished_at
+        from kagzi.workflow_runs r
+        where r.namespace = :namespace and r.status = 'FAILED' and r.finished_at > kagzi.now() - interval '1 day'
+        order by r.finished_at desc
+        limit 200
+    ) f
+    where not exists (select 1 from kagzi.workflow_runs again
+                      where again.namespace = :namespace and again.retried_from = f.run_id)
+    order by f.finished_at desc
+    limit 100
+), silent as (
+    select f.worker_id::text as subject, row_number() over (order by f.last_heartbeat_at desc) as number
+    from (
+        select w.worker_id, w.status, w.deregistered_at, w.last_heartbeat_at
+        from kagzi.workers w
+        where w.namespace = :namespace
+        order by w.registered_at desc, w.worker_id desc
+        limit 200
+    ) f
+    where f.status = 'OFFLINE' and f.deregistered_at is null
+      and f.last_heartbeat_at > kagzi.now() - interval '1 day'
+    limit 100
+), found as (
+    select 'PARKED_RUNS' as kind, p.subject, p.number from parked p
+    union all select 'UNKNOWN_STEPS', d.subject, d.number from doubtful d
+    union all select 'BLOCKED_AUTOMATIONS', b.subject, b.number from blocked b
+    union all select 'UNSERVED_RUNS', u.subject, u.number from unserved u
+    union all select 'BROKEN_SCHEDULES', b.subject, b.number from broken b
+    union all select 'FAILED_RUNS', f.subject, f.number from failed f
+    union all select 'SILENT_WORKERS', s.subject, s.number from silent s
+)
+select f.kind, count(f.subject) as count, (array_agg(f.subject order by f.number))[1:10] as subjects
+from found f
+group by f.kind;

@@ -1,5 +1,5 @@
-"""Counts a minute, for charts. Each server keeps a tally of the current minute and sets its own rows to it, so
-that servers never meet and a repeated write counts nothing twice. Times are kept as counts in buckets that
+"""Counts a minute and an hour, for charts. Each server keeps a tally of the current ones and sets its own rows to it,
+so that servers never meet and a repeated write counts nothing twice. Times are kept as counts in buckets that
 grow by the square root of two, so a percentile is right to within a fifth. Charts, not books: what a server
 had not yet put when it was killed is lost.
 """
@@ -31,6 +31,10 @@ _COUNTS = (
     "leases_lost",
 )
 _GAUGES = ("pending_due", "running", "sleeping", "oldest_due_ms")
+
+# How many minutes a row is for.
+MINUTE = 1
+HOUR = 60
 
 _sql = Queries("stats.sql")
 _put = _sql.bind("put")
@@ -65,17 +69,36 @@ class Tally:
         """A run ended this long after it was created."""
         self.duration[bisect_left(_BOUNDS, took_ms)] += 1
 
+    def add(self, other: Tally) -> None:
+        """Counts what the other has counted too."""
+        for count in _COUNTS:
+            setattr(self, count, getattr(self, count) + getattr(other, count))
+        self.pickup = [one + more for one, more in zip(self.pickup, other.pickup, strict=True)]
+        self.duration = [one + more for one, more in zip(self.duration, other.duration, strict=True)]
+
 
 async def put(
-    connection: Connection, namespace: str, server_id: str, minute: datetime, tallies: Mapping[str, Tally]
+    connection: Connection,
+    namespace: str,
+    server_id: str,
+    minute: datetime,
+    tallies: Mapping[str, Tally],
+    span: int = MINUTE,
 ) -> None:
-    """Stores what this server has counted in a minute so far, by workflow type; '' is for what has none."""
+    """Stores what this server has counted in a minute, or in the hour of it, so far: by workflow type, '' for what has
+    none. What is stored for '' is all together.
+    """
+    together = Tally()
+    for tally in tallies.values():
+        together.add(tally)
+    tallies = {**tallies, "": together}
     counted = list(tallies.values())
     await _put.execute(
         connection,
         namespace=namespace,
         server_id=server_id,
         minute=minute,
+        span=span,
         workflow_types=list(tallies),
         started=[tally.started for tally in counted],
         completed=[tally.completed for tally in counted],
@@ -136,6 +159,8 @@ async def points(
         until=until,
         minutes=minutes,
         workflow_type=workflow_type,
+        # Rows of an hour tell as much where a stretch is made of whole ones.
+        span=HOUR if minutes % 60 == 0 and since.minute == 0 else MINUTE,
     )
     step = timedelta(minutes=minutes)
     answer = [Point(at=rows.timestamp(since + step * number)) for number in range(-(-(until - since) // step))]

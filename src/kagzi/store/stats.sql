@@ -1,10 +1,11 @@
 -- name: put
--- Sets what one server has counted in a minute so far, by workflow type. The rows are the server's own, so nobody
--- loses, and writing the same again changes nothing.
+-- Sets what one server has counted in a minute or an hour so far, by workflow type. The rows are the server's own, so
+-- nobody loses, and writing the same again changes nothing.
 insert into kagzi.stats
-    (namespace, minute, server_id, workflow_type, started, completed, failed, cancelled, steps_completed,
+    (namespace, span, minute, server_id, workflow_type, started, completed, failed, cancelled, steps_completed,
      steps_failed, leases_lost, pickup, duration)
-select :namespace, date_trunc('minute', :minute::timestamptz), :server_id::uuid, u.workflow_type, u.started,
+select :namespace, :span::smallint, date_trunc(case when :span::smallint = 60 then 'hour' else 'minute' end, :minute::timestamptz),
+       :server_id::uuid, u.workflow_type, u.started,
        u.completed, u.failed, u.cancelled, u.steps_completed, u.steps_failed, u.leases_lost, u.pickup::bigint[],
        u.duration::bigint[]
 from unnest(:workflow_types::text[], :started::bigint[], :completed::bigint[], :failed::bigint[],
@@ -12,19 +13,20 @@ from unnest(:workflow_types::text[], :started::bigint[], :completed::bigint[], :
             :pickup::text[], :duration::text[])
     as u(workflow_type, started, completed, failed, cancelled, steps_completed, steps_failed, leases_lost, pickup,
          duration)
-on conflict (namespace, minute, server_id, workflow_type) do update
+on conflict (namespace, span, minute, server_id, workflow_type) do update
 set started = excluded.started, completed = excluded.completed, failed = excluded.failed,
     cancelled = excluded.cancelled, steps_completed = excluded.steps_completed,
     steps_failed = excluded.steps_failed, leases_lost = excluded.leases_lost, pickup = excluded.pickup,
     duration = excluded.duration;
 
 -- name: gauge
--- Sets what stands in a namespace now, as one server has counted it; the last count of a minute stays.
+-- Sets what stands in a namespace now, as one server has counted it; the last count of a minute and of an hour stays.
 insert into kagzi.stats
-    (namespace, minute, server_id, counted_at, pending_due, running, sleeping, oldest_due_ms)
-values (:namespace, date_trunc('minute', kagzi.now()), :server_id::uuid, kagzi.now(), :pending_due, :running,
-        :sleeping, :oldest_due_ms)
-on conflict (namespace, minute, server_id, workflow_type) do update
+    (namespace, span, minute, server_id, counted_at, pending_due, running, sleeping, oldest_due_ms)
+select :namespace, stretch.span, date_trunc(stretch.name, kagzi.now()), :server_id::uuid, kagzi.now(), :pending_due,
+       :running, :sleeping, :oldest_due_ms
+from (values (1, 'minute'), (60, 'hour')) as stretch(span, name)
+on conflict (namespace, span, minute, server_id, workflow_type) do update
 set counted_at = excluded.counted_at, pending_due = excluded.pending_due, running = excluded.running,
     sleeping = excluded.sleeping, oldest_due_ms = excluded.oldest_due_ms;
 
@@ -36,7 +38,7 @@ from kagzi.namespaces n
 left join lateral (
     select s.counted_at, s.pending_due + s.running + s.sleeping > 0 as stood
     from kagzi.stats s
-    where s.namespace = n.namespace and s.minute > kagzi.now() - interval '1 hour' and s.counted_at is not null
+    where s.namespace = n.namespace and s.span = 1 and s.minute > kagzi.now() - interval '1 hour' and s.counted_at is not null
     order by s.minute desc, s.counted_at desc
     limit 1
 ) last on true
@@ -45,15 +47,15 @@ order by n.namespace
 limit :most;
 
 -- name: points
--- Sums over stretches of :minutes minutes from :since until :until, of one type or (with '') of all. Stretches in
--- which nothing was counted are left out. Locks nothing.
+-- Sums over stretches of :minutes minutes from :since until :until, of one type or (with '') of all together, from rows
+-- of a minute or an hour. Stretches in which nothing was counted are left out. Locks nothing.
 with counted as materialized (
     select (extract(epoch from s.minute - :since::timestamptz) / 60)::integer / :minutes::integer as number,
            s.started, s.completed, s.failed, s.cancelled, s.steps_completed, s.steps_failed, s.leases_lost, s.pickup,
            s.duration, s.counted_at, s.pending_due, s.running, s.sleeping, s.oldest_due_ms
     from kagzi.stats s
-    where s.namespace = :namespace and s.minute >= :since and s.minute < :until::timestamptz
-      and (:workflow_type = '' or s.workflow_type = :workflow_type)
+    where s.namespace = :namespace and s.span = :span and s.minute >= :since and s.minute < :until::timestamptz
+      and s.workflow_type = :workflow_type
 ), summed as (
     select c.number, sum(c.started)::bigint as started, sum(c.completed)::bigint as completed,
            sum(c.failed)::bigint as failed, sum(c.cancelled)::bigint as cancelled,

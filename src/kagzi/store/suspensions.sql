@@ -51,7 +51,10 @@ cross join lateral (
                false) as met,
            jsonb_agg(jsonb_strip_nulls(jsonb_build_object(
                'step', s.step_id, 'kind', s.kind, 'until', coalesce(s.wake_at, s.retry_at), 'signal',
-               case when s.kind = 'SIGNAL' then s.target end, 'child', s.child_run_id)) order by s.position) as waiting,
+               case when s.kind = 'SIGNAL' then s.target end, 'child', s.child_run_id,
+               -- Only a person can say what became of it.
+               'doubt', case when s.status = 'UNKNOWN' and s.resolution is null
+                              and coalesce(s.wake_at, s.retry_at) is null then true end)) order by s.position) as waiting,
            count(s.step_id) as known
     from unnest(:wait_run_ids::uuid[], :wait_step_ids::text[]) as w(run_id, step_id)
     join kagzi.step_runs s

@@ -11,8 +11,8 @@ from kagzi.dashboard import words
 from kagzi.dashboard.drawings.chart import Chart, Series, bars, lines
 from kagzi.dashboard.pages.visit import View, Visit, part
 
-# How far back, and how many minutes make a point.
-RANGES = {"1h": (60, 1), "6h": (360, 6), "24h": (1_440, 24), "7d": (10_080, 168)}
+# How far back, and how many minutes make a point. Points of whole hours are read from rows of hours.
+RANGES = {"1h": (60, 1), "6h": (360, 5), "24h": (1_440, 60), "7d": (10_080, 120)}
 # Where each kind of attention leads.
 _LEADS = {
     "FAILED_RUNS": ("/runs", {"status": "FAILED"}),
@@ -30,7 +30,7 @@ async def overview(visit: Visit) -> View:
     """The page `/`."""
     chosen = visit.query.get("range", "1h")
     minutes, step = RANGES.get(chosen, RANGES["1h"])
-    since = datetime.now(UTC) - timedelta(minutes=minutes - 1)
+    since = _floor(datetime.now(UTC), step) - timedelta(minutes=minutes - step)
     stats, workers = await asyncio.gather(
         visit.ask("AdminService.GetStats", since=since, step_ms=step * 60_000, include_attention=True),
         visit.ask("AdminService.ListWorkers", statuses=["ONLINE", "DRAINING"], page_size=100),
@@ -118,6 +118,12 @@ def _charts(points: Sequence[dict[str, Any]], *, days: bool) -> list[tuple[str, 
             ),
         ),
     ]
+
+
+def _floor(moment: datetime, minutes: int) -> datetime:
+    """The beginning of the stretch that a moment is in."""
+    midnight = moment.replace(hour=0, minute=0, second=0, microsecond=0)
+    return midnight + (moment - midnight) // timedelta(minutes=minutes) * timedelta(minutes=minutes)
 
 
 def _gauged(point: dict[str, Any]) -> bool:

@@ -26,19 +26,12 @@ _CHILDREN = 20
 async def run(visit: Visit) -> View:
     """The page `/runs/{run_id}`."""
     run_id: str = visit.request.path_params["run_id"]
-    told, steps, reasons, children = await asyncio.gather(
-        visit.ask("WorkflowService.GetWorkflow", run_id=run_id),
-        visit.ask(
-            "AdminService.ListSteps",
-            run_id=run_id,
-            include_superseded=True,
-            page_size=_STEPS,
-            page_token=visit.query.get("page", ""),
-        ),
+    found = (await visit.ask("WorkflowService.GetWorkflow", run_id=run_id))["run"]
+    steps, reasons, children = await asyncio.gather(
+        _steps(visit, found),
         visit.ask("AdminService.ExplainRun", run_id=run_id),
-        visit.ask("WorkflowService.ListWorkflows", parent_run_id=run_id, page_size=_CHILDREN),
+        visit.ask("WorkflowService.ListWorkflows", parent_run_id=run_id, page_size=_CHILDREN, look_at=100),
     )
-    found = told["run"]
     attempts: list[dict[str, Any]] = steps["steps"]
     return View(
         "run.html",
@@ -57,6 +50,19 @@ async def run(visit: Visit) -> View:
             "first": not visit.query.get("page"),
             "next": steps["next_page_token"],
         },
+    )
+
+
+async def _steps(visit: Visit, run: Mapping[str, Any]) -> dict[str, Any]:
+    """A page of its attempts; a run that nobody began, and that repeats none, has none."""
+    if not run["started_at"] and not run["retried_from"]:
+        return {"steps": [], "next_page_token": ""}
+    return await visit.ask(
+        "AdminService.ListSteps",
+        run_id=run["run_id"],
+        include_superseded=True,
+        page_size=_STEPS,
+        page_token=visit.query.get("page", ""),
     )
 
 

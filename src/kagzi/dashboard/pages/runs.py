@@ -14,6 +14,8 @@ SINCE = {"1h": timedelta(hours=1), "24h": timedelta(days=1), "7d": timedelta(day
 _FIELDS = ("q", "status", "type", "queue", "since", "label", "parent", "schedule")
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 _PAGE = 50
+# A page costs the same however rare what is looked for; what lies further back is asked for.
+_LOOK_AT = 900
 
 
 async def runs(visit: Visit) -> View:
@@ -51,6 +53,7 @@ async def _find(visit: Visit, wanted: dict[str, str]) -> tuple[list[dict[str, An
         since=None if age is None else datetime.now(UTC).replace(second=0, microsecond=0) - age,
         page_size=_PAGE,
         page_token=visit.query.get("page", ""),
+        look_at=_LOOK_AT,
     )
     return told["runs"], told["next_page_token"]
 

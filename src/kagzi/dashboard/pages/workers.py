@@ -22,7 +22,7 @@ async def workers(visit: Visit) -> View:
             page_size=_PAGE,
             page_token=visit.query.get("page", ""),
         ),
-        visit.ask("AdminService.GetQueueDepth", page_size=_QUEUES),
+        visit.ask("AdminService.GetQueueDepth", page_size=_QUEUES, counted=True),
     )
     token = told["next_page_token"]
     return View(

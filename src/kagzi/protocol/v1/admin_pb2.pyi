@@ -1050,7 +1050,7 @@ class Attention(_message.Message):
     code: Global___AttentionCode.ValueType
     """What kind of thing."""
     count: _builtins.int
-    """How many there are, counted up to 1,000."""
+    """How many there are, counted up to 100."""
     sentence: _builtins.str
     """One sentence, with what to do."""
     @_builtins.property
@@ -1130,6 +1130,7 @@ class GetQueueDepthRequest(_message.Message):
     WORKFLOW_TYPE_FIELD_NUMBER: _builtins.int
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    COUNTED_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     """Whose queues."""
     task_queue: _builtins.str
@@ -1140,6 +1141,8 @@ class GetQueueDepthRequest(_message.Message):
     """1 to 100; 50 when 0."""
     page_token: _builtins.str
     """`next_page_token` of the page before, with the same filters."""
+    counted: _builtins.bool
+    """As it was last counted, at most a minute ago, instead of counting now: costs the same however much it is."""
     def __init__(
         self,
         *,
@@ -1148,10 +1151,11 @@ class GetQueueDepthRequest(_message.Message):
         workflow_type: _builtins.str = ...,
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
+        counted: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["namespace", b"namespace", "page_size", b"page_size", "page_token", b"page_token", "task_queue", b"task_queue", "workflow_type", b"workflow_type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["counted", b"counted", "namespace", b"namespace", "page_size", b"page_size", "page_token", b"page_token", "task_queue", b"task_queue", "workflow_type", b"workflow_type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1173,6 +1177,7 @@ class QueueDepth(_message.Message):
     OLDEST_RUN_ID_FIELD_NUMBER: _builtins.int
     WORKERS_FIELD_NUMBER: _builtins.int
     FREE_SLOTS_FIELD_NUMBER: _builtins.int
+    COUNTED_AT_FIELD_NUMBER: _builtins.int
     task_queue: _builtins.str
     """The queue."""
     workflow_type: _builtins.str
@@ -1193,6 +1198,10 @@ class QueueDepth(_message.Message):
     """ONLINE workers that serve this queue and type."""
     free_slots: _builtins.int
     """Runs that these could take now; they may share them with other types."""
+    @_builtins.property
+    def counted_at(self) -> _timestamp_pb2.Timestamp:
+        """When it was counted; absent when it was counted for this answer."""
+
     def __init__(
         self,
         *,
@@ -1206,10 +1215,11 @@ class QueueDepth(_message.Message):
         oldest_run_id: _builtins.str = ...,
         workers: _builtins.int = ...,
         free_slots: _builtins.int = ...,
+        counted_at: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["counted_at", b"counted_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["free_slots", b"free_slots", "oldest_due_ms", b"oldest_due_ms", "oldest_run_id", b"oldest_run_id", "pending_due", b"pending_due", "pending_later", b"pending_later", "running", b"running", "sleeping", b"sleeping", "task_queue", b"task_queue", "workers", b"workers", "workflow_type", b"workflow_type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["counted_at", b"counted_at", "free_slots", b"free_slots", "oldest_due_ms", b"oldest_due_ms", "oldest_run_id", b"oldest_run_id", "pending_due", b"pending_due", "pending_later", b"pending_later", "running", b"running", "sleeping", b"sleeping", "task_queue", b"task_queue", "workers", b"workers", "workflow_type", b"workflow_type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -591,6 +591,7 @@ class ListWorkflowsRequest(_message.Message):
     SCHEDULE_ID_FIELD_NUMBER: _builtins.int
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    LOOK_AT_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     """Whose runs."""
     workflow_type: _builtins.str
@@ -605,6 +606,10 @@ class ListWorkflowsRequest(_message.Message):
     """1 to 100; 50 when 0."""
     page_token: _builtins.str
     """`next_page_token` of the page before, with the same filters."""
+    look_at: _builtins.int
+    """Looks at no more runs than this, so that a rare filter costs no more than a common one: a page may then be short,
+    or empty, although more follow. 0: looks until the page is full.
+    """
     @_builtins.property
     def statuses(self) -> _containers.RepeatedScalarFieldContainer[_common_pb2.RunStatus.ValueType]:
         """Only runs in one of these; empty: any."""
@@ -635,10 +640,11 @@ class ListWorkflowsRequest(_message.Message):
         schedule_id: _builtins.str = ...,
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
+        look_at: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["since", b"since", "until", b"until"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["labels", b"labels", "namespace", b"namespace", "page_size", b"page_size", "page_token", b"page_token", "parent_run_id", b"parent_run_id", "schedule_id", b"schedule_id", "since", b"since", "statuses", b"statuses", "task_queue", b"task_queue", "until", b"until", "workflow_type", b"workflow_type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["labels", b"labels", "look_at", b"look_at", "namespace", b"namespace", "page_size", b"page_size", "page_token", b"page_token", "parent_run_id", b"parent_run_id", "schedule_id", b"schedule_id", "since", b"since", "statuses", b"statuses", "task_queue", b"task_queue", "until", b"until", "workflow_type", b"workflow_type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -18,7 +18,7 @@ from kagzi.protocol.v1.worker_pb2 import ServedType
 from kagzi.server.api import checks
 from kagzi.server.explanation import explain
 from kagzi.server.vitals import Vitals
-from kagzi.store import attention, depths, explanations, inspection, namespaces, roster, rows, stats, workers
+from kagzi.store import attention, counts, depths, explanations, inspection, namespaces, roster, rows, stats, workers
 from kagzi.store.database import Database
 from kagzi.store.errors import invalid
 from kagzi.store.inspection import BEGINNING, Place, StepFilter
@@ -154,7 +154,8 @@ class Admin(AdminServiceServicer):
 
         async def read(connection: Connection) -> list[pb.QueueDepth]:
             await namespaces.get(connection, namespace)
-            return await depths.depth(
+            look = counts.read if request.counted else depths.depth
+            return await look(
                 connection,
                 namespace,
                 most=page.size + 1,

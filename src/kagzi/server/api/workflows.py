@@ -21,10 +21,12 @@ from kagzi.store import namespaces, rows, runs, signals
 from kagzi.store.database import Database
 from kagzi.store.errors import Refused, invalid
 from kagzi.store.operation import Kind, Operation
+from kagzi.store.searches import Key, Wanted, search
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
 DEFAULT_QUEUE = "default"
+MOST_LOOKED_AT = 10_000
 
 
 class Workflows(Repairs):
@@ -82,6 +84,10 @@ class Workflows(Repairs):
         page = checks.page(request.page_size, request.page_token, scope)
         filters = _filters(request)
         after = page.key(checks.moment_and_id, None)
+        if not 0 <= request.look_at <= MOST_LOOKED_AT:
+            raise invalid("look_at", f"look_at is {request.look_at}, and must be from 0 to {MOST_LOOKED_AT}")
+        if request.look_at:
+            return await self._search(request, namespace, page, scope)
 
         async def read(connection: Any) -> list[pb.WorkflowRun]:
             await namespaces.get(connection, namespace)
@@ -99,6 +105,23 @@ class Workflows(Repairs):
         if len(found) > page.size:
             found = found[: page.size]
             token = checks.page_token(scope, (found[-1].created_at.ToMicroseconds(), found[-1].run_id))
+        return pb.ListWorkflowsResponse(runs=found, next_page_token=token)
+
+    async def _search(
+        self, request: pb.ListWorkflowsRequest, namespace: str, page: checks.Page, scope: str
+    ) -> pb.ListWorkflowsResponse:
+        """A page of bounded cost."""
+        wanted = Wanted(**_filters(request))
+        after = page.key(checks.moment_and_id, None)
+
+        async def read(connection: Any) -> tuple[list[pb.WorkflowRun], Key | None]:
+            told = await search(connection, namespace, wanted, count=page.size, look_at=request.look_at, after=after)
+            if not told[0]:
+                await namespaces.get(connection, namespace)
+            return told
+
+        found, rest = await self._database.read(read)
+        token = "" if rest is None else checks.page_token(scope, (rows.microseconds(rest[0]), rest[1]))
         return pb.ListWorkflowsResponse(runs=found, next_page_token=token)
 
     async def CancelWorkflow(self, request: pb.CancelWorkflowRequest, context: Context) -> pb.CancelWorkflowResponse:

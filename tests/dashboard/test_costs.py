@@ -1,0 +1,162 @@
+"""What a page costs with a million runs in the table: a handful of statements, none of which reads more than a thousand
+rows, whatever is looked for.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import asyncpg
+import pytest
+
+from kagzi.store.queries import Query
+from tests.dashboard.place import Place
+from tests.database import Databases
+
+STATEMENTS = 8
+ROWS = 1_000
+SPACE = "crowded"
+PARENT = "00000000-0000-7000-9000-000000000001"
+# A long day of work: most of it done, a little failed, some of it under way, and far back something rare.
+FILL = """
+insert into kagzi.workflow_runs
+    (namespace, run_id, task_queue, workflow_type, status, created_at, started_at, finished_at, available_at, labels,
+     parent_run_id, locked_by, claim_token)
+select 'crowded', ('00000000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, 'default', 'type-' || n % 20,
+       s.status, kagzi.now() - (1000001 - n) * interval '0.08 s',
+       case when s.status <> 'PENDING' then kagzi.now() - (1000001 - n) * interval '0.08 s' end,
+       case when s.status in ('COMPLETED', 'FAILED') then kagzi.now() - (1000000 - n) * interval '0.08 s' end,
+       case when s.status = 'PENDING' then kagzi.now() - interval '1 s'
+            when s.status in ('RUNNING', 'SLEEPING') then kagzi.now() + interval '1 h' end,
+       case when n = 77 then jsonb_build_object('customer', 'rare')
+            when n % 100 = 0 then jsonb_build_object('customer', (n % 2000)::text) end,
+       case when n % 100 = 3 then $1::uuid end,
+       case when s.status = 'RUNNING' then $1::uuid end, case when s.status = 'RUNNING' then $1::uuid end
+from generate_series(1, 1000000) n
+cross join lateral (select case when n % 100 = 1 then 'FAILED' when n % 100 = 2 then 'SLEEPING'
+                                when n % 10000 = 5 then 'RUNNING' when n % 400 = 4 then 'PENDING' else 'COMPLETED' end
+                           as status) s
+"""
+
+
+@pytest.fixture(scope="module")
+def crowded(databases: Databases) -> Iterator[Place]:
+    url = databases.create()
+    # Whoever works in the background is not the page.
+    place = Place(url, coordinator_interval_secs=3_600, dispatcher_interval_secs=60)
+    place.do(_fill(url))
+    place.do(place.server.gauges.stop())
+    yield place
+    place.close()
+    databases.drop(url)
+
+
+async def _fill(url: str) -> None:
+    connection = await asyncpg.connect(url, server_settings={"synchronous_commit": "off"})
+    await connection.execute("insert into kagzi.namespaces (namespace) values ($1)", SPACE)
+    await connection.execute(FILL, PARENT, timeout=300)
+    await connection.execute(
+        "insert into kagzi.workflow_runs (namespace, run_id, task_queue, workflow_type, status, available_at)"
+        " values ($1, $2::uuid, 'default', 'parent', 'SLEEPING', 'infinity')",
+        SPACE,
+        PARENT,
+    )
+    await connection.execute("analyze")
+    await connection.close()
+
+
+def _pages(place: Place) -> dict[str, str]:
+    def run(number: int) -> str:
+        return f"/runs/00000000-0000-7000-8000-{number:012x}"
+
+    return {
+        "overview": "/",
+        "overview of a week": "/?range=7d",
+        "runs": "/runs",
+        "completed runs": "/runs?status=COMPLETED",
+        "failed runs": "/runs?status=FAILED",
+        "sleeping runs": "/runs?status=SLEEPING",
+        "running runs": "/runs?status=RUNNING",
+        "cancelled runs, of which there are none": "/runs?status=CANCELLED",
+        "runs of a type": "/runs?type=type-7",
+        "runs of a type that nobody has": "/runs?type=nobody",
+        "runs of a queue that nobody has": "/runs?queue=nobody&status=FAILED",
+        "runs with a common label": "/runs?q=customer%3D100",
+        "the one run with a rare label": "/runs?q=customer%3Drare",
+        "runs with a label that nobody has": "/runs?q=customer%3Dnobody",
+        "a run by its own name": "/runs?q=nobody",
+        "children": f"/runs?parent={PARENT}",
+        "a run with ten thousand children": f"/runs/{PARENT}",
+        "a run that failed": run(101),
+        "a run that is due": run(404),
+        "a run that sleeps": run(202),
+        "a run that runs": run(10_005),
+        "workers": "/workers",
+        "namespaces": "/namespaces",
+        "namespace": f"/namespaces/{SPACE}",
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_no_page_costs_more_with_a_million_runs(crowded: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[Query, dict[str, Any]]] = []
+    _spy(monkeypatch, asked)
+    space = crowded.space()
+    costs: dict[str, tuple[int, int]] = {}
+    wrong = []
+    for name, path in _pages(crowded).items():
+        asked.clear()
+        answer = space.http.get(path + ("&" if "?" in path else "?") + f"namespace={SPACE}")
+        assert answer.status_code == 200, (name, answer.text)
+        statements = list(asked)
+        read = [crowded.do(_rows_read(crowded.database_url, query, values)) for query, values in statements]
+        costs[name] = (len(statements), max(read))
+        if len(statements) > STATEMENTS or max(read) > ROWS:
+            names = [f"{query.source}:{query.name} {rows}" for (query, _), rows in zip(statements, read, strict=True)]
+            wrong.append((name, names))
+    for name, (statements_made, most) in costs.items():
+        print(f"{statements_made} statements, at most {most} rows: {name}")  # noqa: T201 - what was seen
+    assert wrong == []
+
+
+def test_what_is_rare_is_found_among_a_million(crowded: Place) -> None:
+    space = crowded.space()
+    page = space.http.get(f"/runs?q=customer%3Drare&namespace={SPACE}").text
+    assert "00000000-0000-7000-8000-00000000004d" in page
+    page = space.http.get(f"/runs?type=nobody&namespace={SPACE}").text
+    assert "Look further back" in page
+
+
+def _spy(monkeypatch: pytest.MonkeyPatch, asked: list[tuple[Query, dict[str, Any]]]) -> None:
+    """Every statement of the store passes its arguments here."""
+    original = Query._arguments
+
+    def noted(self: Query, values: dict[str, Any]) -> Any:
+        asked.append((self, values))
+        return original(self, values)
+
+    monkeypatch.setattr(Query, "_arguments", noted)
+
+
+async def _rows_read(url: str, query: Query, values: dict[str, Any]) -> int:
+    """How many rows of tables the statement reads, its filters' rejects included."""
+    connection = await asyncpg.connect(url, server_settings={"jit": "off"})
+    try:
+        arguments = [values[name] for name in query.parameters]
+        [row] = await connection.fetch(f"explain (analyze, format json) {query.text}", *arguments)
+    finally:
+        await connection.close()
+    return _read(json.loads(row[0])[0]["Plan"])
+
+
+def _read(node: dict[str, Any]) -> int:
+    own = 0
+    if "Relation Name" in node:
+        kept = (
+            node["Actual Rows"] + node.get("Rows Removed by Filter", 0) + node.get("Rows Removed by Index Recheck", 0)
+        )
+        own = round(kept * node["Actual Loops"])
+    return own + sum(_read(each) for each in node.get("Plans", ()))
