@@ -44,9 +44,11 @@ def test_words_are_deployed_as_what_they_mean() -> None:
     automation = Automation("x")
     automation.producer(text="every 90 minutes", publishes="t")(poll)
     automation.producer(cron="0 9 * * *", timezone="Europe/Berlin", publishes="t", name="daily")(poll)
-    often, daily = automation.definition("default").handlers
+    automation.producer(text="every day at 9am Asia/Tokyo", publishes="t", name="there")(poll)
+    often, daily, there = automation.definition("default").handlers
     assert often.timing.every_ms == 5_400_000
     assert (daily.timing.cron, daily.timezone) == ("0 9 * * *", "Europe/Berlin")
+    assert (there.timing.cron, there.timezone) == ("0 9 * * *", "Asia/Tokyo")
 
 
 def test_the_hash_is_the_same_for_the_same_code_and_another_for_another_declaration() -> None:

@@ -33,6 +33,7 @@ def definition(given: pb.AutomationDefinition, timezone: str, default_queue: str
         raise checks.exceeded(
             "definition.handlers", f"{len(given.handlers)} handlers, and at most {_HANDLERS} are kept"
         )
+    _topics(given.accepts, "definition.accepts")
     handlers = [_handler(one, timezone) for one in given.handlers]
     names = [handler.name for handler in handlers]
     for twice in sorted({one for one in names if names.count(one) > 1}):
