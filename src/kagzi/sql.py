@@ -208,11 +208,11 @@ def _call(connection: Any, function: str, types: Mapping[str, str], values: Mapp
             done = connection.execute(text(statement), dict(values))
             return _text(done, lambda result: result.scalar_one())
         case _ if inspect.iscoroutinefunction(getattr(connection, "execute", None)):
-            return _await_cursor(connection, _statement(function, types, ["%s"] * len(types)), given)
+            return _await_cursor(connection, function, types, given)
         case _:
-            with connection.cursor() as cursor:
-                cursor.execute(_statement(function, types, ["%s"] * len(types)), given)
-                return str(cursor.fetchone()[0])
+            with _cursor(connection) as cursor:
+                cursor.execute(_statement(function, types, _places(cursor, len(types))), given)
+                return _value(cursor.fetchone())
 
 
 def _statement(function: str, types: Mapping[str, str], places: Sequence[str]) -> str:
@@ -243,7 +243,28 @@ def _text(answer: Any, read: Callable[[Any], Any] = lambda result: result) -> An
     return later()
 
 
-async def _await_cursor(connection: Any, statement: str, given: Sequence[Any]) -> str:
-    cursor = await connection.execute(statement, given)
-    row = await cursor.fetchone()
-    return str(row[0])
+async def _await_cursor(connection: Any, function: str, types: Mapping[str, str], given: Sequence[Any]) -> str:
+    async with _cursor(connection) as cursor:
+        await cursor.execute(_statement(function, types, _places(cursor, len(types))), given)
+        return _value(await cursor.fetchone())
+
+
+def _cursor(connection: Any) -> Any:
+    """A cursor whose rows can be read, whatever the connection makes of its own."""
+    if "psycopg" not in {kind.__module__.partition(".")[0] for kind in type(connection).__mro__}:
+        return connection.cursor()
+    from psycopg.rows import tuple_row  # noqa: PLC0415 - whoever has such a connection has loaded it
+
+    return connection.cursor(row_factory=tuple_row)
+
+
+def _places(cursor: Any, count: int) -> list[str]:
+    """How the cursor writes parameters: psycopg's raw ones as PostgreSQL itself does."""
+    raw = any(kind.__name__ in ("RawCursor", "AsyncRawCursor") for kind in type(cursor).__mro__)
+    return [f"${number}" for number in range(1, count + 1)] if raw else ["%s"] * count
+
+
+def _value(row: Any) -> str:
+    """The one value of a row, which some drivers give as a mapping."""
+    [value] = row.values() if isinstance(row, Mapping) else row
+    return str(value)

@@ -151,9 +151,15 @@ def test_what_the_caller_says_goes_before_what_the_workflow_declares() -> None:
         ({"on_conflict": "ignore"}, "'replace'"),
         ({"dedupe": "never"}, "'forever'"),
         ({"delay": -1}, "negative"),
-        ({"labels": {"a": 1}}, "options"),
-        ({"priority": "high"}, "options"),
-        ({"id": 42}, "options"),
+        ({"at": "tomorrow"}, "at='tomorrow' must be a datetime"),
+        ({"labels": {"a": 1}}, r"labels\['a'\]"),
+        ({"labels": 5}, "labels=5"),
+        ({"priority": "high"}, "priority='high'"),
+        ({"priority": True}, "priority=True"),
+        ({"retry": 3}, "retry=3 must be a Retry"),
+        ({"id": 42}, "id must be"),
+        ({"queue": 42}, "queue must be"),
+        ({"version": 42}, "version must be"),
     ],
 )
 def test_a_mistake_in_the_options_is_told_before_anything_is_sent(options: dict[str, Any], words: str) -> None:

@@ -16,6 +16,7 @@ import psycopg
 import pytest
 import sqlalchemy
 from asyncpg.connection import Connection
+from psycopg.rows import class_row, dict_row
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 from kagzi import sql
@@ -102,11 +103,38 @@ async def with_async_sqlalchemy(url: str, use: Use, commit: bool) -> Any:
     return result
 
 
+async def with_psycopg_dicts(url: str, use: Use, commit: bool) -> Any:
+    def run() -> Any:
+        with psycopg.connect(url, row_factory=dict_row) as opened:
+            result = use(opened)
+            opened.commit() if commit else opened.rollback()
+            return result
+
+    return await asyncio.to_thread(run)
+
+
+async def with_raw_async_psycopg(url: str, use: Use, commit: bool) -> Any:
+    async with await psycopg.AsyncConnection.connect(
+        url, row_factory=class_row(Order), cursor_factory=psycopg.AsyncRawCursor
+    ) as opened:
+        result = await use(opened)
+        await (opened.commit() if commit else opened.rollback())
+        return result
+
+
 def _dialect(url: str, driver: str) -> str:
     return url.replace("postgresql://", f"postgresql+{driver}://")
 
 
-KINDS = [with_asyncpg, with_psycopg, with_async_psycopg, with_sqlalchemy, with_async_sqlalchemy]
+KINDS = [
+    with_asyncpg,
+    with_psycopg,
+    with_async_psycopg,
+    with_psycopg_dicts,
+    with_raw_async_psycopg,
+    with_sqlalchemy,
+    with_async_sqlalchemy,
+]
 Kind = Callable[[str, Use, bool], Awaitable[Any]]
 every_kind = pytest.mark.parametrize("kind", KINDS, ids=[kind.__name__ for kind in KINDS])
 
@@ -316,6 +344,7 @@ async def test_of_two_transactions_that_start_one_id_the_second_waits_and_gets_t
         ("'a', delay => '1 s', start_at => now()", "22023"),
         ("'a', timeout => '0'", "22023"),
         ("'a', on_conflict => 'replace'", "22023"),
+        ("'a', start_at => 'infinity'", "22023"),
         ("'a', dedupe => 'never'", "22023"),
         ("'a', labels => '[]'", "22023"),
         ("""'a', labels => '{"a": 1}'""", "22023"),

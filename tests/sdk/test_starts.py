@@ -7,9 +7,11 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import asyncpg
 import grpc
 import pytest
 
+from kagzi import sql
 from kagzi.protocol.v1 import workflow_pb2 as pb
 from kagzi.protocol.v1 import workflow_pb2_grpc
 from kagzi.protocol.v1.common_pb2 import ErrorDetail
@@ -215,6 +217,34 @@ async def test_a_start_whose_caller_has_gone_is_not_sent(desk: Desk, client: Cli
     assert gone.cancelled() or b'"gone"' in sent
 
 
+async def test_a_start_that_waits_for_somebodys_transaction_keeps_no_other(database_url: str) -> None:
+    other = await asyncpg.connect(database_url)
+    async with serving(database_url) as server, Client(server.address) as client:
+        transaction = other.transaction()
+        await transaction.start()
+        first = await sql.start(other, "order", id="order-1")
+        same = asyncio.create_task(client.start("order", id="order-1"))
+        await asyncio.gather(client.start("order"), client.start("order", id="order-2"))
+        await client.start("order")
+        assert not same.done()
+        await transaction.commit()
+        assert ((await same).run_id, (await same).already_exists) == (first, True)
+    await other.close()
+
+
+async def test_a_start_that_is_put_off_is_refused_when_the_client_closes(desk: Desk) -> None:
+    def later(request: pb.StartWorkflowsRequest) -> pb.StartWorkflowsResponse:
+        detail = ErrorDetail(code=ErrorDetail.RESOURCE_EXHAUSTED, message="later", retry_after_ms=60_000)
+        return pb.StartWorkflowsResponse(results=[pb.StartWorkflowsResponse.Result(error=detail)])
+
+    desk.answers.append(later)
+    async with Client(desk.address, patience="2m") as client:
+        put_off = asyncio.create_task(client.start("order"))
+        await until(lambda: not desk.answers and bool(client._reach.starts._resting))
+    with pytest.raises(Unavailable, match="closed"):
+        await put_off
+
+
 async def test_starts_gathered_at_a_real_server_are_real_runs(database_url: str) -> None:
     async with serving(database_url) as server, Client(server.address) as client:
         taken = new_id()
@@ -222,7 +252,7 @@ async def test_starts_gathered_at_a_real_server_are_real_runs(database_url: str)
             *(client.start("order", i, id="same" if i < 2 else None) for i in range(20)),
             client.start("order", run_id=taken),
             client.start("order", run_id=taken),
-            client.start("order", priority=9),
+            client.start("order", run_id="no UUID"),
             return_exceptions=True,
         )
         refused = [result for result in results if isinstance(result, BaseException)]

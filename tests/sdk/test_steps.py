@@ -150,12 +150,13 @@ async def surroundings(ctx: Context) -> list[Any]:
     async def read_soon(_: str = "") -> list[str]:
         return [variable.get(), idempotency_key()]
 
-    return [
+    seen = [
         await ctx.step("thread", read),
         await ctx.step("loop", read_soon),
         await ctx.step("both", lambda: read_soon("both")),
-        ctx.run_id,
     ]
+    variable.set("from the workflow")
+    return [*seen, await ctx.step("thread", read), await ctx.step("loop", read_soon), ctx.run_id]
 
 
 async def test_context_variables_travel_into_bodies(rig: Rig) -> None:
@@ -163,7 +164,8 @@ async def test_context_variables_travel_into_bodies(rig: Rig) -> None:
     async with rig.working(surroundings):
         *bodies, run_id = await rig.execute(surroundings)
 
-    assert bodies == [["from the worker", f"{run_id}/{name}"] for name in ("thread", "loop", "both")]
+    assert bodies[:3] == [["from the worker", f"{run_id}/{name}"] for name in ("thread", "loop", "both")]
+    assert bodies[3:] == [["from the workflow", f"{run_id}/{name}#2"] for name in ("thread", "loop")]
 
 
 async def needs_two(first: int, second: int) -> int:

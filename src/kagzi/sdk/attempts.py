@@ -115,6 +115,7 @@ def _run_body(run: Execution, pending: Pending) -> None:
         pending.arguments,
         pending.keywords,
         current=run.current(pending),
+        context=pending.context,
         timeout=step.timeout,
         executor=run.host.executor,
         ended=partial(_body_ended, run, pending),

@@ -13,6 +13,7 @@ import inspect
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from types import FunctionType, MethodType
 from typing import Any
@@ -34,11 +35,12 @@ def run(
     timeout: timedelta | None,
     executor: concurrent.futures.Executor,
     ended: Ended,
+    context: contextvars.Context | None = None,
 ) -> Callable[[], None]:
-    """Begins a body. Answers how to stop it: a coroutine is cancelled, a thread that has begun is left to itself;
-    either way `ended` is not called any more.
+    """Begins a body, in a copy of the context given, or of the caller's. Answers how to stop it: a coroutine is
+    cancelled, a thread that has begun is left to itself; either way `ended` is not called any more.
     """
-    body = _Body(current, timeout, ended)
+    body = _Body(current, context, timeout, ended)
     if is_async(function):
         body.begin(function, arguments, keywords)
     else:
@@ -74,12 +76,14 @@ class _Body:
         "_timeout",
     )
 
-    def __init__(self, current: CurrentStep, timeout: timedelta | None, ended: Ended) -> None:
+    def __init__(
+        self, current: CurrentStep, context: contextvars.Context | None, timeout: timedelta | None, ended: Ended
+    ) -> None:
         self._current = current
         self._ended = ended
         self._timeout = timeout
         self._loop = asyncio.get_running_loop()
-        self._context = contextvars.copy_context()
+        self._context = contextvars.copy_context() if context is None else context.copy()
         self._context.run(current_step.set, current)
         self._began = time.perf_counter_ns()
         self._over = self._timed_out = False
@@ -128,15 +132,18 @@ class _Body:
             result.close()
 
     def _await(self, awaitable: Awaitable[Any]) -> None:
-        coroutine = awaitable if inspect.iscoroutine(awaitable) else _awaited(awaitable)
         name = f"step {self._current.step_id}"
-        self._task = self._loop.create_task(coroutine, context=self._context, name=name)
+        self._task = self._loop.create_task(_contained(awaitable), context=self._context, name=name)
         self._task.add_done_callback(self._awoken)
 
     def _awoken(self, task: asyncio.Task[Any]) -> None:
         if not task.cancelled():
             error = task.exception()
-            self._end(None if error is not None else task.result(), error)
+            result: Any = None if error is not None else task.result()
+            if isinstance(result, _Exit):
+                self._end(None, result.error)
+            else:
+                self._end(result, error)
         elif self._timed_out:
             self._end(None, self._late())
         else:
@@ -179,5 +186,16 @@ class _Body:
             self._task.cancel()
 
 
-async def _awaited(awaitable: Awaitable[Any]) -> Any:
-    return await awaitable
+@dataclass(frozen=True, slots=True)
+class _Exit:
+    """A body that wanted to end the process."""
+
+    error: BaseException
+
+
+async def _contained(awaitable: Awaitable[Any]) -> Any:
+    """Lets no body end a worker that holds a hundred other runs: these two would leave the loop itself."""
+    try:
+        return await awaitable
+    except (SystemExit, KeyboardInterrupt) as error:
+        return _Exit(error)

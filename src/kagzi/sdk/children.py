@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar
 
 from kagzi.protocol.v1.common_pb2 import CHILD_WORKFLOW
 from kagzi.protocol.v1.workflow_pb2 import StartWorkflowRequest
-from kagzi.sdk.definition import Workflow, check_name
+from kagzi.sdk import option
+from kagzi.sdk.definition import Workflow
 from kagzi.sdk.duration import Duration
 from kagzi.sdk.errors import ConfigError
 from kagzi.sdk.pending import Pending
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 O = TypeVar("O")  # noqa: E741 - a workflow's output
 
-_MOST_LABELS = 32
 # Ids of children derive from the attempt that starts them, so that a repeated attempt starts one child.
 _CHILDREN = uuid.UUID("5a0c4bb8-5f0e-4b7d-9c39-7f0f6a0a7f11")
 
@@ -89,19 +89,19 @@ def child_request(
     if unknown:
         known = ", ".join(ChildOptions.__annotations__)
         raise ConfigError(f"a child takes the options {known}, not {', '.join(sorted(unknown))}")
-    declared = workflow if isinstance(workflow, Workflow) else run.host.workflow(workflow)
-    name = declared.name if declared is not None else str(workflow)
-    check_name(name, "a child's workflow")
+    name, declared = option.workflow(workflow)
+    declared = declared or run.host.workflow(name)
     request = StartWorkflowRequest(
         workflow_type=name,
-        task_queue=_name(options, "queue") or (declared.queue if declared else None) or run.queue,
-        external_id=_name(options, "id"),
-        version=_name(options, "version") or (declared.version if declared else ""),
-        labels=_labels(options.get("labels") or {}),
+        task_queue=option.name(options.get("queue"), "queue") or (declared.queue if declared else None) or run.queue,
+        external_id=option.name(options.get("id"), "id"),
+        version=option.name(options.get("version"), "version") or (declared.version if declared else ""),
+        labels=option.labels(options.get("labels")),
         detached=bool(options.get("detached")),
     )
     _set_input(request, run, declared, given)
-    _set_priority(request, options.get("priority"))
+    if options.get("priority") is not None:
+        request.priority = option.priority(options["priority"])
     _set_times(request, options, declared)
     return request, declared.output if declared is not None else None
 
@@ -110,17 +110,11 @@ def _set_input(request: StartWorkflowRequest, run: Execution, declared: Workflow
     if declared is not None and not declared.takes_input:
         if given is not None:
             raise ConfigError(f"Workflow {declared.name!r} takes no input, and was given {type(given).__name__}.")
+    elif declared is not None and declared.leaves_out(given):
+        return
     elif given is not None or declared is not None:
         annotation = declared.input if declared is not None else None
         request.input.CopyFrom(run.values.encode(given, annotation, "input", request.workflow_type))
-
-
-def _set_priority(request: StartWorkflowRequest, priority: Any) -> None:
-    if priority is None:
-        return
-    if not isinstance(priority, int) or not 0 <= priority <= 4:
-        raise ConfigError(f"priority={priority!r} must be a whole number from 0 to 4.")
-    request.priority = priority
 
 
 def _set_times(request: StartWorkflowRequest, options: Mapping[str, Any], declared: Workflow[Any, Any] | None) -> None:
@@ -131,24 +125,6 @@ def _set_times(request: StartWorkflowRequest, options: Mapping[str, Any], declar
         timeout = declared.timeout
     if timeout is not None:
         request.timeout_ms = max(1, bounded_ms(timeout))
-    retry: Retry | None = options.get("retry") or (declared.retry if declared else None)
+    retry = option.retry(options.get("retry")) or (declared.retry if declared else None)
     if retry is not None:
         request.retry.CopyFrom(retry_policy(retry))
-
-
-def _name(options: Mapping[str, Any], option: str) -> str:
-    given = options.get(option)
-    if given is None or given == "":
-        return ""
-    check_name(given, option)
-    return str(given)
-
-
-def _labels(labels: Mapping[str, str]) -> dict[str, str]:
-    if len(labels) > _MOST_LABELS:
-        raise ConfigError(f"labels={labels!r} has {len(labels)} entries, and at most {_MOST_LABELS} are stored.")
-    for key, value in labels.items():
-        check_name(key, "a label's key")
-        if value != "":
-            check_name(value, f"label {key!r}")
-    return dict(labels)

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import inspect
-import sys
 import typing
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine
@@ -20,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar,
 from kagzi.sdk import duration, payload
 from kagzi.sdk.duration import Duration
 from kagzi.sdk.errors import ConfigError, PayloadError
+from kagzi.sdk.fingerprint import fingerprint
 from kagzi.sdk.retry import Retry
 
 if TYPE_CHECKING:
@@ -154,19 +153,29 @@ class Workflow(Generic[I, O]):
     takes_input: bool = False
     input: Any = None
     output: Any = None
-    # Another hash means other code: a run that this code could not go on with may be tried with that.
-    definition_hash: str = ""
+    # Its input has a default, which a run gets that is started without.
+    has_default: bool = False
+
+    @property
+    def definition_hash(self) -> str:
+        """Another hash means other code: a run that this code could not go on with may be tried with that."""
+        return fingerprint(self.function)
+
+    def leaves_out(self, given: Any) -> bool:
+        """Whether a run is started without input, to get the default."""
+        return given is None and self.has_default
 
     def __call__(self, *args: Any, **kwargs: Any) -> Awaitable[Any]:
         return self.function(*args, **kwargs)
 
 
-@overload
-def workflow(function: Callable[[Context], Awaitable[O]], /) -> Workflow[None, O]: ...
-
-
+# First the one with an input: a function whose input has a default fits both.
 @overload
 def workflow(function: Callable[[Context, I], Awaitable[O]], /) -> Workflow[I, O]: ...
+
+
+@overload
+def workflow(function: Callable[[Context], Awaitable[O]], /) -> Workflow[None, O]: ...
 
 
 @overload
@@ -201,7 +210,7 @@ def workflow(
         check_name(called, "name")
         if not inspect.iscoroutinefunction(function):
             raise ConfigError(f"workflow {called!r} must be an `async def` function that takes a Context")
-        takes_input, given = _input_of(called, function)
+        takes_input, given, has_default = _input_of(called, function)
         output = result_of(function)
         _check_annotation(called, "takes", given)
         _check_annotation(called, "returns", output)
@@ -221,7 +230,7 @@ def workflow(
             takes_input=takes_input,
             input=given,
             output=output,
-            definition_hash=_hash(function),
+            has_default=has_default,
         )
 
     return declare if function is None else declare(function)
@@ -231,10 +240,10 @@ class _WorkflowDecorator(typing.Protocol):
     """`@workflow(…)`: keeps the types of the function it is put on."""
 
     @overload
-    def __call__(self, function: Callable[[Context], Awaitable[O]], /) -> Workflow[None, O]: ...
+    def __call__(self, function: Callable[[Context, I], Awaitable[O]], /) -> Workflow[I, O]: ...
 
     @overload
-    def __call__(self, function: Callable[[Context, I], Awaitable[O]], /) -> Workflow[I, O]: ...
+    def __call__(self, function: Callable[[Context], Awaitable[O]], /) -> Workflow[None, O]: ...
 
     def __call__(self, function: Any, /) -> Any: ...
 
@@ -281,7 +290,8 @@ def _annotations(function: Callable[..., Any]) -> dict[str, Any]:
     return found
 
 
-def _input_of(name: str, function: Callable[..., Any]) -> tuple[bool, Any]:
+def _input_of(name: str, function: Callable[..., Any]) -> tuple[bool, Any, bool]:
+    """Whether a workflow takes an input, what it is annotated to be, and whether it has a default."""
     parameters = list(inspect.signature(function).parameters.values())
     plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     if not 1 <= len(parameters) <= 2 or any(parameter.kind not in plain for parameter in parameters):
@@ -291,8 +301,9 @@ def _input_of(name: str, function: Callable[..., Any]) -> tuple[bool, Any]:
             " put several values into one dataclass"
         )
     if len(parameters) == 1:
-        return False, None
-    return True, _annotations(function).get(parameters[1].name, Any)
+        return False, None, False
+    has_default = parameters[1].default is not inspect.Parameter.empty
+    return True, _annotations(function).get(parameters[1].name, Any), has_default
 
 
 def _check_annotation(name: str, verb: str, annotation: Any) -> None:
@@ -315,18 +326,3 @@ def _checked_retry(retry: Retry) -> Retry:
     if not isinstance(retry, Retry):
         raise ConfigError(f"retry must be a Retry(...), got {retry!r}")
     return retry
-
-
-def _hash(function: Callable[..., Any]) -> str:
-    """Changes when the workflow's module changes. asyncio schedules differently between minor versions of Python, so
-    the version is part of it.
-    """
-    try:
-        module = inspect.getmodule(function)
-        source = inspect.getsource(module) if module is not None else inspect.getsource(function)
-    except (OSError, TypeError):
-        code = getattr(function, "__code__", None)
-        source = repr((code.co_code, code.co_names, code.co_consts)) if code is not None else repr(function)
-    qualified = f"{function.__module__}.{function.__qualname__}"
-    text = f"{sys.version_info[:2]}\n{qualified}\n{source}"
-    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -88,6 +88,7 @@ def ask(run: Execution, pending: Pending) -> None:
         (current.idempotency_key, *pending.arguments),
         pending.keywords,
         current=current,
+        context=pending.context,
         timeout=step.timeout,
         executor=run.host.executor,
         ended=partial(_answered, run, pending),

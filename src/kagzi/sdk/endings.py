@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import uuid_utils
@@ -105,7 +106,7 @@ def _continues(error: BaseException | None) -> ContinueAsNew | None:
 
 def _continued(ending: ContinueAsNew, run: Execution) -> Ending:
     message = pb.ContinueAsNew(new_run_id=str(uuid_utils.uuid7()), operation_id=_operation_id())
-    if run.definition.takes_input:
+    if run.definition.takes_input and not run.definition.leaves_out(ending.given):
         try:
             message.input.CopyFrom(run.values.encode(ending.given, run.definition.input, "input"))
         except PayloadError as refused:
@@ -113,15 +114,21 @@ def _continued(ending: ContinueAsNew, run: Execution) -> Ending:
     return "continue_as_new", message
 
 
-def parked(mismatch: Mismatch, definition: Workflow[Any, Any], root: asyncio.Task[Any]) -> Ending:
-    """The code does not fit its history: the run stands still until other code, or a person, helps it. What the code
-    ended with is shown too: it may be why the rest was not reached, as a recorded result that no longer decodes.
+def explained(mismatch: Mismatch, root: asyncio.Task[Any]) -> Mismatch:
+    """With what the code ended with, which may be why it did not reach the rest: a recorded result that no longer
+    decodes, an error before the first step.
     """
     error = root.exception() if root.done() and not root.cancelled() else None
-    why = "" if error is None else f"; the code ended with {ErrorInfo.from_exception(error)}"
+    if error is None:
+        return mismatch
+    return replace(mismatch, message=f"{mismatch.message}; the code ended with {ErrorInfo.from_exception(error)}")
+
+
+def parked(mismatch: Mismatch, definition: Workflow[Any, Any]) -> Ending:
+    """The code does not fit its history: the run stands still until other code, or a person, helps it."""
     document = {
         "reason": "nondeterminism",
-        "message": f"{mismatch.message}{why}",
+        "message": mismatch.message,
         "recorded": list(mismatch.recorded),
         "requested": list(mismatch.requested),
     }

@@ -128,7 +128,9 @@ class RunFailed(KagziError):
     """The run ended FAILED. `type`, `message` and `traceback` tell of the error that left the workflow."""
 
     def __init__(self, run_id: str, error: ErrorInfo) -> None:
-        super().__init__(f"Run {run_id} failed with {error}. `handle.retry()` goes on from the failed step.")
+        super().__init__(
+            f"Run {run_id} failed with {str(error).rstrip('. ')}. `handle.retry()` tries again from where it failed."
+        )
         self.run_id = run_id
         self.type = error.type
         self.message = error.message

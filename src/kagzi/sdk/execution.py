@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import logging
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
@@ -22,9 +23,9 @@ from kagzi.sdk.agenda import Agenda
 from kagzi.sdk.context import Context
 from kagzi.sdk.current import CurrentStep
 from kagzi.sdk.definition import Workflow
-from kagzi.sdk.errors import PayloadError
+from kagzi.sdk.errors import NondeterminismError, PayloadError
 from kagzi.sdk.handover import Handover
-from kagzi.sdk.history import Ledger
+from kagzi.sdk.history import Ledger, Mismatch
 from kagzi.sdk.host import Host
 from kagzi.sdk.journal import RunLogger
 from kagzi.sdk.loop import RunLoop, Spinning
@@ -32,6 +33,8 @@ from kagzi.sdk.pending import Completion, Pending
 from kagzi.sdk.readings import Readings
 from kagzi.sdk.values import Values
 from kagzi.sdk.waits import Waits
+
+log = logging.getLogger("kagzi.worker")
 
 
 class Execution:
@@ -78,12 +81,17 @@ class Execution:
         """Runs the code from the top."""
         context = Context(self)
         try:
-            arguments = (context, self._input()) if self.definition.takes_input else (context,)
+            arguments = (context, self._input()) if self._takes_input else (context,)
         except PayloadError as error:
             self._finish(*endings.undecodable(error))
             return
         self._root = self.loop.create_root(self.definition.function(*arguments), contextvars.copy_context())  # type: ignore[arg-type]
         self._turn()
+
+    @property
+    def _takes_input(self) -> bool:
+        given = self.delivery.HasField("input")
+        return self.definition.takes_input and (given or not self.definition.has_default)
 
     def _input(self) -> Any:
         # No input is None, which must be one that the workflow takes.
@@ -126,7 +134,9 @@ class Execution:
             return
         mismatch = self.ledger.mismatch or self.ledger.unreached()
         if mismatch is not None:
-            self._finish(*endings.parked(mismatch, self.definition, self._root))
+            mismatch = endings.explained(mismatch, self._root)
+            self._tell_of(mismatch)
+            self._finish(*endings.parked(mismatch, self.definition))
         elif self._root.done():
             abandonment.everything(self)
             self._finish(*endings.of(self._root, self))
@@ -135,6 +145,16 @@ class Execution:
         elif not self.handover:
             self._go_on()
         # Otherwise the next result waits for the server's word, which brings another turn.
+
+    def _tell_of(self, mismatch: Mismatch) -> None:
+        # Not the run's own logger, which is silent in replay.
+        error = NondeterminismError(mismatch.message, recorded=mismatch.recorded, requested=mismatch.requested)
+        log.error(
+            "run %s of %r stands still until other code, or a person, helps it. %s",
+            self.run_id,
+            self.workflow_type,
+            error,
+        )
 
     def _go_on(self) -> None:
         """The code rests and waits for something new: begins bodies, waits in place, or gives the run back."""

@@ -5,6 +5,7 @@ far.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -57,6 +58,8 @@ class Pending:
     arguments: tuple[Any, ...] = ()
     keywords: dict[str, Any] = field(default_factory=dict)
     retry: RetryPolicy | None = None
+    # Where the code asked for it: what it has set there, its body sees.
+    context: contextvars.Context = field(default_factory=contextvars.copy_context)
     # A SLEEP or a SIGNAL with a timeout: how long, until the server says until when.
     duration_ms: int | None = None
     # When it is due, on the database's clock: timer, end of waiting, next attempt.

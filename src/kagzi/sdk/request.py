@@ -14,7 +14,7 @@ import uuid_utils
 from kagzi.protocol.v1 import common_pb2
 from kagzi.protocol.v1.common_pb2 import RetryPolicy
 from kagzi.protocol.v1.workflow_pb2 import StartWorkflowRequest
-from kagzi.sdk import duration
+from kagzi.sdk import duration, option
 from kagzi.sdk.codec import Chain
 from kagzi.sdk.current import current_step
 from kagzi.sdk.definition import Workflow
@@ -84,25 +84,22 @@ def start(
     run_id: str | None = None,
 ) -> StartWorkflowRequest:
     """The request; ConfigError or PayloadError when it cannot be made."""
-    declared = workflow if isinstance(workflow, Workflow) else None
-    try:
-        request = StartWorkflowRequest(
-            namespace=namespace,
-            workflow_type=declared.name if declared else workflow,  # type: ignore[arg-type]  # checked by protobuf
-            task_queue=queue or (declared.queue if declared else None) or "",
-            external_id=id or "",
-            priority=priority,
-            labels=labels or {},
-            version=version or (declared.version if declared else ""),
-            detached=detached,
-        )
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"A run cannot be started with these options: {error}.") from None
+    workflow_type, declared = option.workflow(workflow)
+    request = StartWorkflowRequest(
+        namespace=namespace,
+        workflow_type=workflow_type,
+        task_queue=option.name(queue, "queue") or (declared.queue if declared else None) or "",
+        external_id=option.name(id, "id"),
+        priority=option.priority(priority),
+        labels=option.labels(labels),
+        version=option.name(version, "version") or (declared.version if declared else ""),
+        detached=bool(detached),
+    )
     request.on_conflict = _chosen("on_conflict", on_conflict, _ON_CONFLICT)
     request.dedupe = _chosen("dedupe", dedupe, _DEDUPE)
     _put_identity(request, namespace, run_id)
     _put_times(request, delay, at, timeout if timeout is not None else (declared.timeout if declared else None))
-    policy = retry or (declared.retry if declared else None)
+    policy = option.retry(retry) or (declared.retry if declared else None)
     if policy is not None:
         request.retry.CopyFrom(retry_policy(policy))
     _put_input(request, Values(codecs, namespace, request.workflow_type), declared, input)
@@ -139,9 +136,7 @@ def _put_times(
     if delay is not None:
         request.delay_ms = duration.milliseconds(delay)
     if at is not None:
-        if at.tzinfo is None:
-            raise ConfigError(f"at={at!r} has no time zone: give one, as datetime(..., tzinfo=UTC).")
-        request.start_at.FromDatetime(at)
+        request.start_at.FromDatetime(option.moment(at, "at"))
     if timeout is not None:
         request.timeout_ms = duration.milliseconds(timeout)
 
@@ -150,9 +145,9 @@ def _put_input(request: StartWorkflowRequest, values: Values, declared: Workflow
     if declared is not None and not declared.takes_input:
         if given is not None:
             raise ConfigError(f"Workflow {declared.name!r} takes no input, and was given {type(given).__name__}.")
-    elif declared is not None:
+    elif declared is not None and not declared.leaves_out(given):
         request.input.CopyFrom(values.encode(given, declared.input, "input"))
-    elif given is not None:
+    elif declared is None and given is not None:
         request.input.CopyFrom(values.encode(given, None, "input"))
 
 

@@ -21,6 +21,7 @@ from kagzi.protocol.v1.workflow_pb2_grpc import WorkflowServiceStub
 from kagzi.sdk import calls
 from kagzi.sdk.calls import Tls
 from kagzi.sdk.errors import ServerError, Unavailable
+from kagzi.sdk.loop import require_outside
 
 if TYPE_CHECKING:
     from kagzi.protocol.v1.admin_pb2_grpc import AdminServiceAsyncStub
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 Request = TypeVar("Request")
 Response = TypeVar("Response")
 
+_CALL = "a call of a Client"
 # The code of an error that no other try can mend.
 CLOSED = "CLOSED"
 # One try; longer than a server waits for its database before it says that it cannot reach it.
@@ -125,6 +127,7 @@ class Servers:
         patience: float,
     ) -> Response:
         """Makes a call, again for `patience` seconds while nobody answers it."""
+        require_outside(_CALL)
         until = time.monotonic() + patience
         backoff = Backoff()
         while True:

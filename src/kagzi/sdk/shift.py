@@ -217,10 +217,11 @@ class Shift:
             self._loop.call_soon(self._guarded, lease, lease.execution.wake, others)
 
     def lost(self, run: pb.Held) -> None:
-        """A run is somebody else's now."""
+        """A run is not this worker's any more."""
         lease = self.leases.by_token.get(run.claim_token)
-        if lease is not None:
-            log.warning("run %s is somebody else's now", lease.run_id)
+        # One that was given away here is awaited no longer than the answer to that, which may have been lost before.
+        if lease is not None and not lease.over:
+            log.warning("run %s is not held here any more: it was ended, or somebody else has it", lease.run_id)
             self._lose(lease)
 
     def asked_to_drain(self) -> None:

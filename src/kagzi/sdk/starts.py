@@ -1,6 +1,6 @@
 """Gathers the starts of one moment into one call. While a call is under way the next one gathers; a lone start goes at
 once. A start whose answer was lost is sent again with the same run id, here or at another server, until its caller's
-patience is over. Each start succeeds or fails by itself.
+patience is over. Each start succeeds, fails or waits by itself: one that the server puts off keeps no other.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from kagzi.protocol.v1.workflow_pb2 import (
 )
 from kagzi.sdk import calls
 from kagzi.sdk.errors import ServerError, Unavailable
+from kagzi.sdk.loop import require_outside
 from kagzi.sdk.servers import CLOSED, Backoff, Servers
 
 # A call is cut here; a start that is larger travels alone.
@@ -44,21 +45,31 @@ class Starts:
         self._patience = patience
         self._waiting: deque[_Start] = deque()
         self._sending: asyncio.Task[None] | None = None
+        # Put off by the server, until they are sent again.
+        self._resting: dict[int, tuple[_Start, asyncio.TimerHandle]] = {}
 
     async def start(self, request: StartWorkflowRequest) -> StartWorkflowResponse:
         """Starts a run, together with whatever else is started now."""
+        require_outside("client.start()")
         loop = asyncio.get_running_loop()
         start = _Start(request, loop.create_future(), request.ByteSize(), time.monotonic() + self._patience)
+        self._put(start)
+        return await start.answered
+
+    def _put(self, start: _Start) -> None:
         self._waiting.append(start)
         if self._sending is None:
-            self._sending = loop.create_task(self._send(), name="kagzi-starts")
-        return await start.answered
+            self._sending = start.answered.get_loop().create_task(self._send(), name="kagzi-starts")
 
     async def close(self) -> None:
         """Ends; starts without an answer may or may not have happened."""
         if self._sending is not None:
             self._sending.cancel()
             await asyncio.gather(self._sending, return_exceptions=True)
+        for start, timer in self._resting.values():
+            timer.cancel()
+            self._refuse([start], Unavailable("the client was closed", code=CLOSED))
+        self._resting.clear()
 
     async def _send(self) -> None:
         backoff = Backoff()
@@ -68,11 +79,11 @@ class Starts:
                 # One turn of the loop: everybody who starts something in this moment comes along.
                 await asyncio.sleep(0)
                 batch = self._take()
-                troubled, trouble = await self._ask(batch) if batch else ([], None)
+                trouble = await self._ask(batch) if batch else None
                 if trouble is None:
                     backoff = Backoff()
                     continue
-                self._waiting.extendleft(reversed(self._patient(troubled, trouble)))
+                self._waiting.extendleft(reversed(self._patient(batch, trouble)))
                 await asyncio.sleep(backoff.next(trouble))
         except BaseException as error:
             # Nobody is left waiting for an answer that cannot come.
@@ -97,23 +108,20 @@ class Starts:
                 size += start.size
         return batch
 
-    async def _ask(self, batch: Sequence[_Start]) -> tuple[Sequence[_Start], Unavailable | None]:
-        """Sends a batch and answers its callers; what is to be sent again comes back with the reason."""
+    async def _ask(self, batch: Sequence[_Start]) -> Unavailable | None:
+        """Sends a batch and answers its callers; when nobody answered, says why."""
         request = StartWorkflowsRequest(namespace=self._namespace, starts=[start.request for start in batch])
         try:
             response = await self._servers.once(lambda server: server.workflows.StartWorkflows, request)
         except ServerError as error:
             if isinstance(error, Unavailable) and error.code != CLOSED:
-                return batch, error
+                return error
             self._refuse(batch, error)
-            return [], None
-        return self._answer(batch, response)
+            return None
+        self._answer(batch, response)
+        return None
 
-    def _answer(
-        self, batch: Sequence[_Start], response: StartWorkflowsResponse
-    ) -> tuple[Sequence[_Start], Unavailable | None]:
-        again: list[_Start] = []
-        trouble: Unavailable | None = None
+    def _answer(self, batch: Sequence[_Start], response: StartWorkflowsResponse) -> None:
         for start, result in zip(batch, response.results, strict=True):
             if start.answered.done():
                 continue
@@ -122,11 +130,20 @@ class Starts:
                 continue
             error = calls.error_from_detail(result.error)
             if isinstance(error, Unavailable):
-                again.append(start)
-                trouble = error
+                self._rest(start, error)
             else:
                 start.answered.set_exception(error)
-        return again, trouble
+
+    def _rest(self, start: _Start, trouble: Unavailable) -> None:
+        """The server puts this one off, by itself."""
+        for patient in self._patient([start], trouble):
+            pause = Backoff().next(trouble)
+            timer = patient.answered.get_loop().call_later(pause, self._return, patient)
+            self._resting[id(patient)] = (patient, timer)
+
+    def _return(self, start: _Start) -> None:
+        del self._resting[id(start)]
+        self._put(start)
 
     def _patient(self, starts: Sequence[_Start], trouble: Unavailable) -> list[_Start]:
         """Those that may still be sent again; the others are told that nobody answered."""

@@ -17,6 +17,7 @@ import grpc
 from kagzi.protocol.v1.workflow_pb2 import WatchWorkflowsRequest, WatchWorkflowsResponse
 from kagzi.sdk import calls
 from kagzi.sdk.errors import NotFound, ServerError, Unavailable
+from kagzi.sdk.loop import require_outside
 from kagzi.sdk.servers import Backoff, Server, Servers
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class Watch:
         """How the run ended, once it has. NotFound when there is no such run; Unavailable when no server answers for as
         long as the client is patient.
         """
+        require_outside("handle.result()")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Ended] = loop.create_future()
         waiters = self._waiters.get(run_id)

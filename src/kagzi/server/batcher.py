@@ -123,6 +123,10 @@ class Batcher:
         assert isinstance(answer, Message)
         return answer
 
+    def waits_apart(self, operation: Operation) -> bool:
+        """Whether the operation, which has no answer yet, waits for a transaction that somebody else has open."""
+        return (operation.namespace, operation.run_id) in self._side
+
     async def room(self, patience: float | None = None) -> None:
         """Waits until there is room for more. A stream waits as long as it takes and stops reading meanwhile; a call
         is told to come back later when its patience is over.

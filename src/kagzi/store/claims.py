@@ -154,6 +154,7 @@ async def _settle_poisoned(
         for row in poisoned
     ]
     await endings.lock_concerned(connection, namespace, ended)
+    await steps.interrupt(connection, namespace, [run.run_id for run in ended])
     await endings.settle(connection, namespace, ended, outcome)
 
 

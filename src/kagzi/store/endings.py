@@ -203,6 +203,7 @@ async def terminate(
         status = statuses.get(operation.run_id, lock.status)
         operation.answer = TerminateWorkflowResponse(status=rows.RUN_STATUS[status])
     outcome.told.extend(statuses)
+    await steps.interrupt(connection, namespace, list(statuses))
     await settle(connection, namespace, _ended(found, kept), outcome)
 
 
@@ -243,8 +244,10 @@ async def end_by_force(
         statuses=[status] * len(run_ids),
         errors=[error] * len(run_ids),
     )
-    outcome.told.extend(str(row["run_id"]) for row in found)
-    await settle(connection, namespace, _ended(found, dict.fromkeys(run_ids, error)), outcome)
+    ended = _ended(found, dict.fromkeys(run_ids, error))
+    outcome.told.extend(run.run_id for run in ended)
+    await steps.interrupt(connection, namespace, [run.run_id for run in ended])
+    await settle(connection, namespace, ended, outcome)
 
 
 async def lock_concerned(connection: Connection, namespace: str, ended: Sequence[Ended]) -> None:

@@ -25,6 +25,7 @@ _start = _sql.bind("start", columns=("run_id", "attempt_id", "wake_at", "now"))
 _supersede = _sql.bind("supersede")
 _recorded = _sql.bind("recorded", columns=("run_id", "attempt_id", "status", "retry_at", "wake_at", "now"))
 _failures = _sql.bind("failures", columns=("number", "failures"))
+_interrupt = _sql.bind("interrupt")
 _set_aside = _sql.bind("set_aside", columns=("run_id", "signal_id", "child_run_id"))
 _latest = _sql.bind("latest", columns=(*rows.STEP_COLUMNS, "run_id", "retry_due", "wake_due"))
 HISTORY_COLUMNS = (
@@ -211,6 +212,12 @@ async def set_aside(connection: Connection, namespace: str, failed: Sequence[tup
         run_ids=[pair[0] for pair in failed],
         step_ids=[pair[1] for pair in failed],
     )
+
+
+async def interrupt(connection: Connection, namespace: str, run_ids: Sequence[str]) -> None:
+    """Runs were ended from outside: bodies that were under way are so no more."""
+    if run_ids:
+        await _interrupt.execute(connection, namespace=namespace, run_ids=run_ids)
 
 
 async def latest(connection: Connection, namespace: str, run_id: str, step_id: str) -> Record | None:

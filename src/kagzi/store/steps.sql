@@ -141,6 +141,14 @@ where s.namespace = :namespace and s.run_id = u.run_id and not s.set_aside
   and (s.position >= f.position or s.status = 'ABANDONED')
 returning s.run_id, s.signal_id, s.child_run_id;
 
+-- name: interrupt
+-- Closes the bodies of runs that were ended from outside: nobody will say what became of them. Waits stay as they are,
+-- for a retry of the run goes on with its timers. The caller holds the runs' locks.
+update kagzi.step_runs s
+set status = case when s.effect then 'UNKNOWN' else 'INTERRUPTED' end, finished_at = kagzi.now()
+where s.namespace = :namespace and s.run_id = any (:run_ids::uuid[]) and s.is_latest and s.kind = 'FUNCTION'
+  and s.status in ('PENDING', 'RUNNING');
+
 -- name: latest
 -- The latest attempt of each named step.
 select s.step_id, s.attempt_id, s.attempt_number, s.is_latest, s.kind, s.status, s.position, s.completed_seq,

@@ -203,3 +203,9 @@ class RunLoop(Callbacks):
 
     def is_closed(self) -> bool:
         return self._ended
+
+
+def require_outside(call: str) -> None:
+    """Raises NotInWorkflow when the code of a run calls this, which must not leave its loop."""
+    if isinstance(asyncio.get_running_loop(), RunLoop):
+        raise NotInWorkflow(call)

@@ -27,6 +27,8 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 DEFAULT_QUEUE = "default"
 MOST_LOOKED_AT = 10_000
+# How long starts that travelled together wait for one that waits for somebody's open transaction.
+_TOGETHER_SECS = 0.25
 
 
 class Workflows(Repairs):
@@ -51,15 +53,26 @@ class Workflows(Repairs):
             )
         if not request.starts:
             await self._database.read(lambda c: namespaces.get(c, namespace))
-        results = await asyncio.gather(*(self._start(namespace, start) for start in request.starts))
+        starts = [_operation(namespace, start) for start in request.starts]
+        answers = [asyncio.ensure_future(self._start(start)) for start in starts]
+        waiting = set(answers)
+        while waiting:
+            _, waiting = await asyncio.wait(waiting, timeout=_TOGETHER_SECS)
+            left = (start for start, answer in zip(starts, answers, strict=True) if answer in waiting)
+            if all(isinstance(start, Operation) and self._batcher.waits_apart(start) for start in left):
+                break
+        results = [_keeps_waiting() if answer in waiting else answer.result() for answer in answers]
+        for answer in waiting:
+            # Its operation goes on; only nobody listens any more.
+            answer.cancel()
         return pb.StartWorkflowsResponse(results=results)
 
-    async def _start(self, namespace: str, request: pb.StartWorkflowRequest) -> pb.StartWorkflowsResponse.Result:
+    async def _start(self, start: Operation | Refused) -> pb.StartWorkflowsResponse.Result:
         """One of many starts: refused alone."""
         try:
-            if request.namespace not in ("", namespace):
-                raise invalid("namespace", f"must be {namespace!r}, as in the request around it", request.namespace)
-            answer = await self._batcher.ask(start_operation(namespace, request), alone=False)
+            if isinstance(start, Refused):
+                raise start
+            answer = await self._batcher.ask(start, alone=False)
         except Refused as refused:
             return pb.StartWorkflowsResponse.Result(error=refused.detail)
         assert isinstance(answer, pb.StartWorkflowResponse)
@@ -172,6 +185,23 @@ class Workflows(Repairs):
         await context.send_initial_metadata(())
         async for frame in self._watchers.serve(request_iterator):
             yield frame
+
+
+def _operation(namespace: str, request: pb.StartWorkflowRequest) -> Operation | Refused:
+    try:
+        if request.namespace not in ("", namespace):
+            raise invalid("namespace", f"must be {namespace!r}, as in the request around it", request.namespace)
+        return start_operation(namespace, request)
+    except Refused as refused:
+        return refused
+
+
+def _keeps_waiting() -> pb.StartWorkflowsResponse.Result:
+    """The answer to a start that is still to come: whoever sends it again is told what became of it."""
+    message = "it waits for a transaction that somebody has open and that uses the same id: ask again with its run id"
+    return pb.StartWorkflowsResponse.Result(
+        error=ErrorDetail(code=ErrorDetail.RESOURCE_EXHAUSTED, message=message, retry_after_ms=500)
+    )
 
 
 def start_operation(namespace: str, request: pb.StartWorkflowRequest) -> Operation:

@@ -1,0 +1,78 @@
+"""Options of a start as users write them, checked where they are written: each check answers with the value to send, or
+raises ConfigError with the option's name and what is accepted. The server checks the same again; refused there, inside
+a workflow, it would cost the run its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from kagzi.sdk.definition import Workflow, check_name
+from kagzi.sdk.errors import ConfigError
+from kagzi.sdk.retry import Retry
+
+_MOST_LABELS = 32
+
+
+def workflow(given: Any) -> tuple[str, Workflow[Any, Any] | None]:
+    """The name of what is to run, and its declaration if that was given."""
+    if isinstance(given, Workflow):
+        return given.name, given
+    if not isinstance(given, str):
+        raise ConfigError(
+            f"a workflow is given as the function decorated with @workflow, or by its name, and not as {_shown(given)}"
+        )
+    check_name(given, "workflow")
+    return given, None
+
+
+def name(given: Any, option: str) -> str:
+    """A name; empty when none is given."""
+    if given is None or given == "":
+        return ""
+    check_name(given, option)
+    return str(given)
+
+
+def priority(given: Any) -> int:
+    """A whole number from 0 to 4."""
+    if isinstance(given, bool) or not isinstance(given, int) or not 0 <= given <= 4:
+        raise ConfigError(f"priority={given!r} must be a whole number from 0 to 4.")
+    return given
+
+
+def labels(given: Any) -> dict[str, str]:
+    """At most 32 texts by name; a value may be empty."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise ConfigError(f'labels={given!r} must be a mapping of texts, as {{"customer": "7"}}.')
+    if len(given) > _MOST_LABELS:
+        raise ConfigError(f"labels={given!r} has {len(given)} entries, and at most {_MOST_LABELS} are stored.")
+    for key, value in given.items():
+        check_name(key, "a key of labels")
+        if value != "":
+            check_name(value, f"labels[{key!r}]")
+    return dict(given)
+
+
+def retry(given: Any) -> Retry | None:
+    """A retry policy, if one is given."""
+    if given is not None and not isinstance(given, Retry):
+        raise ConfigError(f"retry={given!r} must be a Retry, as Retry(max_attempts=5).")
+    return given
+
+
+def moment(given: Any, option: str) -> datetime:
+    """A time that says where it is meant."""
+    if not isinstance(given, datetime):
+        raise ConfigError(f"{option}={given!r} must be a datetime with a time zone.")
+    if given.tzinfo is None:
+        raise ConfigError(f"{option}={given!r} has no time zone: give one, as datetime(..., tzinfo=UTC).")
+    return given
+
+
+def _shown(given: Any) -> str:
+    return f"{type(given).__name__} {getattr(given, '__name__', None) or getattr(given, 'name', None) or given!r}"
