@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from kagzi.automations.mutation import mutation
     from kagzi.automations.outcome import Outcome
     from kagzi.automations.prepared import Prepared
+    from kagzi.sdk.certificates import Certificates
     from kagzi.sdk.children import ChildHandle
     from kagzi.sdk.client import Client
     from kagzi.sdk.codec import Compression
@@ -45,6 +46,7 @@ __all__ = [
     "Absent",
     "Applied",
     "Automation",
+    "Certificates",
     "ChildHandle",
     "Client",
     "Compression",
@@ -84,6 +86,7 @@ __all__ = [
 
 _HOMES = {
     "Automation": "automations.automation",
+    "Certificates": "sdk.certificates",
     "ChildHandle": "sdk.children",
     "Client": "sdk.client",
     "Compression": "sdk.codec",

@@ -26,13 +26,7 @@ SERVICES: tuple[ServiceDescriptor, ...] = tuple(
 )
 
 # Calls whose capability comes later. A service stands for all of its calls.
-LATER = frozenset(
-    {
-        "NamespaceService/CreateKey",
-        "NamespaceService/ListKeys",
-        "NamespaceService/RevokeKey",
-    }
-)
+LATER: frozenset[str] = frozenset()
 STREAMS = frozenset({"WorkerService/Connect", "WorkflowService/WatchWorkflows"})
 
 
@@ -267,7 +261,7 @@ def of_author(place: Place) -> dict[str, Message]:
 
 
 def of_owner(place: Place) -> dict[str, Message]:
-    """The calls of NamespaceService."""
+    """Every call of NamespaceService."""
     kept = ns.Retention(completed_ms=1, failed_ms=1, cancelled_ms=1, events_ms=1)
     return {
         "CreateNamespace": ns.CreateNamespaceRequest(name=f"{place.namespace}-2", description="d", retention=kept),
@@ -276,6 +270,11 @@ def of_owner(place: Place) -> dict[str, Message]:
         "UpdateNamespace": ns.UpdateNamespaceRequest(name=place.namespace, description="d", retention=kept),
         "EnableNamespace": ns.EnableNamespaceRequest(name=place.namespace),
         "DisableNamespace": ns.DisableNamespaceRequest(name=place.namespace),
+        "CreateKey": ns.CreateKeyRequest(
+            namespace=place.namespace, key_id=new_id(), name="for tests", role=ns.KEY_READER
+        ),
+        "ListKeys": ns.ListKeysRequest(namespace=place.namespace, include_revoked=True, page_size=1),
+        "RevokeKey": ns.RevokeKeyRequest(namespace=place.namespace, key_id=new_id()),
     }
 
 

@@ -82,6 +82,8 @@ REQUIRED = {
     "WorkflowScheduleService/PreviewSchedule": ("schedule_id",),
     "WorkflowScheduleService/ListScheduleRuns": ("schedule_id",),
     "NamespaceService/CreateNamespace": ("name",),
+    "NamespaceService/CreateKey": ("role",),
+    "NamespaceService/RevokeKey": ("key_id",),
     "AutomationService/DeployAutomation": ("definition.name", "definition.definition_hash", "definition.handlers"),
     "AutomationService/GetAutomation": ("name",),
     "AutomationService/RunNow": ("name",),
@@ -226,7 +228,11 @@ async def test_an_unknown_namespace_run_or_worker_is_not_found(
         "WorkflowScheduleService/TriggerSchedule": "run_id",
         "NamespaceService/CreateNamespace": "name",
     }
-    named = {"WorkflowService/SignalWorkflow": "name", "WorkerService/ReceiveSignal": "name"}
+    named = {
+        "WorkflowService/SignalWorkflow": "name",
+        "WorkerService/ReceiveSignal": "name",
+        "NamespaceService/CreateKey": "name",
+    }
     before = await ledger()
     for path, spoilt in _unknown(good):
         if path in (makes.get(call), named.get(call)):

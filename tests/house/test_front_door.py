@@ -13,6 +13,7 @@ NAMES: list[str] = [
     "Absent",
     "Applied",
     "Automation",
+    "Certificates",
     "ChildHandle",
     "Client",
     "Compression",

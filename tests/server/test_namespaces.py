@@ -23,7 +23,7 @@ async def stub(database_url: str) -> AsyncIterator[Any]:
     """A client of a server with NamespaceService alone."""
     database = await Database(database_url).open()
     server = grpc.aio.server(interceptors=[Errors()])
-    add_NamespaceServiceServicer_to_server(Namespaces(database), server)
+    add_NamespaceServiceServicer_to_server(Namespaces(database, lambda _namespace, _key_id: None), server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
@@ -112,10 +112,62 @@ async def test_what_does_not_exist_is_not_found(stub: Any) -> None:
         assert (await refusal(call)).code == ErrorDetail.NOT_FOUND
 
 
-async def test_keys_are_for_a_later_server(stub: Any) -> None:
+async def test_a_key_is_shown_once_and_told_apart_by_how_it_begins(stub: Any) -> None:
+    made = await stub.CreateKey(pb.CreateKeyRequest(name="ci", role=pb.KEY_CLIENT))
+    assert made.secret.startswith(made.key.prefix)
+    assert (made.key.namespace, made.key.name, made.key.role) == ("default", "ci", pb.KEY_CLIENT)
+    [listed] = (await stub.ListKeys(pb.ListKeysRequest())).keys
+    assert listed == made.key
+    assert made.secret[len(made.key.prefix) :] not in str(listed)
+
+
+async def test_no_second_key_is_made_with_one_id(stub: Any) -> None:
+    made = await stub.CreateKey(pb.CreateKeyRequest(role=pb.KEY_READER))
+    again = pb.CreateKeyRequest(role=pb.KEY_ADMIN, key_id=made.key.key_id)
+    detail = await refusal(stub.CreateKey(again))
+    assert (detail.code, detail.field) == (ErrorDetail.CONFLICT, "key_id")
+    assert [key.role for key in (await stub.ListKeys(pb.ListKeysRequest())).keys] == [pb.KEY_READER]
+
+
+async def test_a_revoked_key_stays_revoked_and_is_listed_if_asked_for(stub: Any) -> None:
+    made = (await stub.CreateKey(pb.CreateKeyRequest(role=pb.KEY_READER))).key
+    ended = await stub.RevokeKey(pb.RevokeKeyRequest(key_id=made.key_id))
+    assert ended.key.HasField("revoked_at")
+    assert await stub.RevokeKey(pb.RevokeKeyRequest(key_id=made.key_id)) == ended
+    assert list((await stub.ListKeys(pb.ListKeysRequest())).keys) == []
+    assert list((await stub.ListKeys(pb.ListKeysRequest(include_revoked=True))).keys) == [ended.key]
+
+
+async def test_keys_come_newest_first_in_pages(stub: Any) -> None:
+    made = [(await stub.CreateKey(pb.CreateKeyRequest(role=pb.KEY_READER))).key.key_id for _ in range(3)]
+    first = await stub.ListKeys(pb.ListKeysRequest(page_size=2))
+    rest = await stub.ListKeys(pb.ListKeysRequest(page_size=2, page_token=first.next_page_token))
+    assert [one.key_id for one in (*first.keys, *rest.keys)] == made[::-1]
+    assert rest.next_page_token == ""
+
+
+@pytest.mark.parametrize(
+    ("method", "request_", "field_"),
+    [
+        ("CreateKey", pb.CreateKeyRequest(), "role"),
+        ("CreateKey", pb.CreateKeyRequest(role=9), "role"),  # type: ignore[arg-type]
+        ("CreateKey", pb.CreateKeyRequest(role=pb.KEY_READER, key_id="x"), "key_id"),
+        ("CreateKey", pb.CreateKeyRequest(role=pb.KEY_READER, name="x" * 256), "name"),
+        ("ListKeys", pb.ListKeysRequest(page_size=101), "page_size"),
+        ("RevokeKey", pb.RevokeKeyRequest(), "key_id"),
+    ],
+)
+async def test_a_bad_request_for_keys_names_its_field(stub: Any, method: str, request_: Any, field_: str) -> None:
+    assert (await refusal(getattr(stub, method)(request_))).field == field_
+    assert list((await stub.ListKeys(pb.ListKeysRequest())).keys) == []
+
+
+async def test_keys_of_what_does_not_exist_are_not_found(stub: Any) -> None:
+    nobody = "00000000-0000-4000-8000-000000000000"
     for call in (
-        stub.CreateKey(pb.CreateKeyRequest()),
-        stub.ListKeys(pb.ListKeysRequest()),
-        stub.RevokeKey(pb.RevokeKeyRequest()),
+        stub.CreateKey(pb.CreateKeyRequest(namespace="nowhere", role=pb.KEY_READER)),
+        stub.ListKeys(pb.ListKeysRequest(namespace="nowhere")),
+        stub.RevokeKey(pb.RevokeKeyRequest(namespace="nowhere", key_id=nobody)),
+        stub.RevokeKey(pb.RevokeKeyRequest(key_id=nobody)),
     ):
-        assert (await refusal(call)).code == ErrorDetail.UNIMPLEMENTED
+        assert (await refusal(call)).code == ErrorDetail.NOT_FOUND

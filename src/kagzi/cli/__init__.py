@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from kagzi.cli import automations, schedules
+from kagzi.cli import automations, keys, schedules
 from kagzi.cli.demo import demo
 from kagzi.cli.dev import dev
 from kagzi.cli.migrate import migrate
@@ -30,6 +30,7 @@ app.command()(migrate)
 app.command()(worker)
 app.add_typer(automations.app, name="automations")
 app.add_typer(schedules.app, name="schedules")
+app.add_typer(keys.app, name="keys")
 
 
 def _version(asked: bool) -> None:

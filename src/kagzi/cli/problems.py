@@ -32,7 +32,7 @@ def _known(error: Exception) -> tuple[str, int] | None:
 
     from kagzi.dashboard.site import SiteError
     from kagzi.embedded import EmbeddedError
-    from kagzi.server.app import StartError
+    from kagzi.server.listener import StartError
     from kagzi.server.settings import SettingsError
     from kagzi.store.errors import StoreError
 

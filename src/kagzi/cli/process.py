@@ -74,9 +74,10 @@ async def database(settings: Settings, *, up_to_date: bool = True) -> AsyncItera
 
 async def serve(settings: Settings, url: str, ready: Callable[[Server, Site], None]) -> None:
     """Serves until it is cancelled, gRPC and HTTP; `ready` is called once both do."""
-    from kagzi.dashboard.site import Site
+    from kagzi.dashboard.site import Certificate, Site
     from kagzi.server.app import Server
 
+    cert, key = settings.server_tls_cert, settings.server_tls_key
     server = Server(settings, url)
     await server.start()
     site = Site(
@@ -84,6 +85,7 @@ async def serve(settings: Settings, url: str, ready: Callable[[Server, Site], No
         host=settings.http_host,
         port=settings.web_port,
         allowed_hosts=[name.strip() for name in settings.http_allowed_hosts.split(",") if name.strip()],
+        certificate=Certificate(cert, key, settings.http_tls_client_ca) if cert and key else None,
     )
     try:
         await site.start()

@@ -24,6 +24,12 @@ HttpPort = Annotated[
 ]
 DataDir = Annotated[Path | None, typer.Option(help="Where the embedded PostgreSQL lives when no database is named.")]
 Insecure = Annotated[bool | None, typer.Option("--insecure", help="Listen beyond loopback without TLS and keys.")]
+RequireKeys = Annotated[
+    bool | None,
+    typer.Option(
+        "--require-keys/--no-require-keys", help="Serve nobody without an API key; else beyond loopback only."
+    ),
+]
 LogLevel = Annotated[str | None, typer.Option(help="debug, info, warning or error.")]
 LogFormat = Annotated[str | None, typer.Option(help="json or console.")]
 
@@ -35,6 +41,10 @@ def server(
     config: Config = None,
     data_dir: DataDir = None,
     insecure: Insecure = None,
+    tls_cert: Annotated[Path | None, typer.Option(help="The certificate to show, in PEM.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="The certificate's key, in PEM.")] = None,
+    tls_client_ca: Annotated[Path | None, typer.Option(help="Who signs the certificates of clients.")] = None,
+    require_keys: RequireKeys = None,
     reflection: Annotated[bool | None, typer.Option("--reflection", help="Let tools ask for the contract.")] = None,
     log_level: LogLevel = None,
     log_format: LogFormat = None,
@@ -51,6 +61,10 @@ def server(
             "http_port": http_port,
             "data_dir": data_dir,
             "server_insecure": insecure,
+            "server_tls_cert": tls_cert,
+            "server_tls_key": tls_key,
+            "server_tls_client_ca": tls_client_ca,
+            "server_require_keys": require_keys,
             "server_reflection": reflection,
             "log_level": log_level,
             "log_format": log_format,
@@ -62,7 +76,7 @@ def server(
 
 async def _serve(settings: Settings) -> None:
     from kagzi.cli.process import database, serve
-    from kagzi.server.app import StartError
+    from kagzi.server.listener import StartError
     from kagzi.store import migrate
 
     async with database(settings) as url:

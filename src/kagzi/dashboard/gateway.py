@@ -18,7 +18,7 @@ from kagzi.protocol.v1.namespace_pb2_grpc import NamespaceServiceStub
 from kagzi.protocol.v1.schedule_pb2_grpc import WorkflowScheduleServiceStub
 from kagzi.protocol.v1.workflow_pb2_grpc import WorkflowServiceStub
 from kagzi.sdk import calls
-from kagzi.sdk.calls import Tls
+from kagzi.sdk.certificates import Tls
 
 Answer = TypeVar("Answer", bound=Message)
 

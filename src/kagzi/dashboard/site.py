@@ -7,21 +7,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
 from importlib.metadata import version
+from pathlib import Path
 
 import uvicorn
-from fastapi import FastAPI, Response
+from fastapi import FastAPI, Request, Response
 from fastapi.responses import PlainTextResponse
 
 from kagzi.dashboard import problems
 from kagzi.dashboard.api.router import router
+from kagzi.dashboard.credentials import of_program
 from kagzi.dashboard.gateway import Gateway
 from kagzi.dashboard.guard import Guard
 from kagzi.dashboard.pages import routes
 from kagzi.dashboard.pages.frame import Frame
 from kagzi.protocol.v1 import admin_pb2 as pb
-from kagzi.sdk.calls import Tls
+from kagzi.protocol.v1.namespace_pb2 import KEY_ADMIN
+from kagzi.sdk.certificates import Tls
 from kagzi.sdk.errors import ServerError
 
 # What Prometheus reads, and how that is to be called.
@@ -32,6 +37,15 @@ _STOP_SECS = 2
 
 class SiteError(Exception):
     """The site cannot start; the message says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """Files in PEM: what browsers are shown and, if they must show one too, who signs theirs."""
+
+    cert: Path
+    key: Path
+    client_ca: Path | None = None
 
 
 class Site:
@@ -46,6 +60,7 @@ class Site:
         allowed_hosts: Collection[str] = (),
         metrics: Metrics | None = None,
         tls: Tls = None,
+        certificate: Certificate | None = None,
     ) -> None:
         self._target = target
         self._host = host
@@ -53,6 +68,7 @@ class Site:
         self._allowed_hosts = (host, *allowed_hosts)
         self._metrics = metrics
         self._tls = tls
+        self._certificate = certificate
         self._gateway: Gateway | None = None
         self._frame: Frame | None = None
         self._web: _Web | None = None
@@ -62,10 +78,10 @@ class Site:
     def address(self) -> str:
         """Where browsers find it; the port is the bound one once it has started."""
         host = f"[{self._host}]" if ":" in self._host else self._host
-        return f"http://{host}:{self._port}"
+        return f"{'http' if self._certificate is None else 'https'}://{host}:{self._port}"
 
     async def start(self) -> None:
-        """Serves when it returns. SiteError when the port cannot be had."""
+        """Serves when it returns. SiteError when the port cannot be had, or the certificate cannot be used."""
         listener = self._bind()
         self._gateway = Gateway(self._target, tls=self._tls)
         self._frame = Frame(self._gateway)
@@ -79,6 +95,7 @@ class Site:
             ws="none",
             timeout_graceful_shutdown=_STOP_SECS,
         )
+        _show(self._certificate, config)
         self._web = _Web(config)
         self._serving = asyncio.create_task(self._web.serve([listener]), name="kagzi-site")
         await self._web.ready.wait()
@@ -107,6 +124,20 @@ class Site:
             ) from None
         self._port = listener.getsockname()[1]
         return listener
+
+
+def _show(certificate: Certificate | None, config: uvicorn.Config) -> None:
+    """Makes a web server speak TLS."""
+    if certificate is None:
+        return
+    config.ssl_certfile, config.ssl_keyfile = str(certificate.cert), str(certificate.key)
+    if certificate.client_ca is not None:
+        config.ssl_ca_certs, config.ssl_cert_reqs = str(certificate.client_ca), ssl.CERT_REQUIRED
+    try:
+        config.load()
+    except (OSError, ValueError) as error:
+        message = f"the certificate cannot be used ({error}): see KAGZI_SERVER_TLS_CERT and KAGZI_HTTP_TLS_CLIENT_CA"
+        raise SiteError(message) from None
 
 
 def application(server: Gateway, frame: Frame, metrics: Metrics | None = None) -> FastAPI:
@@ -144,7 +175,12 @@ def _vitals(app: FastAPI, server: Gateway, metrics: Metrics | None) -> None:
         return PlainTextResponse("".join(lines), 503 if told.status == pb.HEALTH_NOT_SERVING else 200)
 
     @app.get("/metrics", include_in_schema=False)
-    async def scrape() -> Response:
+    async def scrape(request: Request) -> Response:
+        # What a process counts is of all namespaces.
+        told = await server.call("AdminService.GetServerInfo", pb.GetServerInfoRequest(), of_program(request))
+        assert isinstance(told, pb.GetServerInfoResponse)
+        if told.role != KEY_ADMIN:
+            raise problems.Problem("PERMISSION_DENIED", "metrics need a key with the role admin")
         if metrics is None:
             return PlainTextResponse("this process counts nothing\n", 404)
         text, media_type = metrics()

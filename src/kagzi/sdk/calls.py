@@ -8,13 +8,15 @@ import os
 import re
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, TypeAlias
+from typing import Any
+from urllib.parse import unquote
 
 import grpc
 from google.protobuf.message import DecodeError
 from grpc_status import rpc_status
 
 from kagzi.protocol.v1.common_pb2 import ErrorDetail
+from kagzi.sdk.certificates import Tls, credentials
 from kagzi.sdk.errors import (
     ConfigError,
     Conflict,
@@ -46,9 +48,9 @@ OPTIONS: tuple[tuple[str, int], ...] = (
     # Channels share no connection, so that heartbeats do not stand behind payloads.
     ("grpc.use_local_subchannel_pool", 1),
 )
-# True: the system's certificates.
-Tls: TypeAlias = "bool | grpc.ChannelCredentials | None"
 
+# A key names its namespace, as in an address, and its id.
+_KEY = re.compile(r"kagzi_([\w.~%-]+)\.[0-9a-f]{32}\.[\w-]{43}", re.ASCII)
 _HOST = r"(?:\[[0-9A-Fa-f:.%]+\]|[^\s:/@\[\]]+)"
 _TARGET = re.compile(rf"(?:(?:grpc|http)://)?(?P<host>{_HOST})(?::(?P<port>\d{{1,5}}))?/?")
 _ERRORS: dict[int, type[ServerError]] = {
@@ -60,6 +62,7 @@ _ERRORS: dict[int, type[ServerError]] = {
     ErrorDetail.LEASE_LOST: PreconditionFailed,
     ErrorDetail.PREDECESSOR_REFUSED: PreconditionFailed,
     ErrorDetail.UNAUTHORIZED: Unauthorized,
+    ErrorDetail.PERMISSION_DENIED: Unauthorized,
     ErrorDetail.RESOURCE_EXHAUSTED: Unavailable,
     ErrorDetail.UNAVAILABLE: Unavailable,
 }
@@ -71,7 +74,7 @@ _BARE = {
     grpc.StatusCode.ALREADY_EXISTS: ErrorDetail.CONFLICT,
     grpc.StatusCode.FAILED_PRECONDITION: ErrorDetail.PRECONDITION_FAILED,
     grpc.StatusCode.UNAUTHENTICATED: ErrorDetail.UNAUTHORIZED,
-    grpc.StatusCode.PERMISSION_DENIED: ErrorDetail.UNAUTHORIZED,
+    grpc.StatusCode.PERMISSION_DENIED: ErrorDetail.PERMISSION_DENIED,
     grpc.StatusCode.RESOURCE_EXHAUSTED: ErrorDetail.RESOURCE_EXHAUSTED,
     grpc.StatusCode.UNAVAILABLE: ErrorDetail.UNAVAILABLE,
     grpc.StatusCode.DEADLINE_EXCEEDED: ErrorDetail.UNAVAILABLE,
@@ -87,9 +90,15 @@ def resolve_target(url: str | None = None) -> list[str]:
     return list(dict.fromkeys(_target(part.strip(), text) for part in text.split(",")))
 
 
-def resolve_namespace(namespace: str | None = None) -> str:
-    """The namespace to work in: the one given, of KAGZI_NAMESPACE, or "default"."""
-    return namespace or os.environ.get("KAGZI_NAMESPACE") or DEFAULT_NAMESPACE
+def resolve_namespace(namespace: str | None = None, api_key: str | None = None) -> str:
+    """The namespace to work in: the one given, of KAGZI_NAMESPACE, the one that the key names, or "default"."""
+    return namespace or os.environ.get("KAGZI_NAMESPACE") or named_by(api_key) or DEFAULT_NAMESPACE
+
+
+def named_by(api_key: str | None) -> str:
+    """The namespace that a key names; empty when it names none, as an operator's own."""
+    found = _KEY.fullmatch(api_key or "")
+    return unquote(found[1]) if found else ""
 
 
 def resolve_api_key(api_key: str | None = None) -> str | None:
@@ -103,19 +112,19 @@ def resolve_api_key(api_key: str | None = None) -> str | None:
 def channel(target: str, *, api_key: str | None = None, tls: Tls = None) -> grpc.aio.Channel:
     """A channel to one server. It connects when it is first used, and again whenever that is needed."""
     interceptors = _async_interceptors(api_key) if api_key else None
-    credentials = _credentials(tls)
-    if credentials is None:
+    shown = credentials(tls)
+    if shown is None:
         return grpc.aio.insecure_channel(target, options=OPTIONS, interceptors=interceptors)
-    return grpc.aio.secure_channel(target, credentials, options=OPTIONS, interceptors=interceptors)
+    return grpc.aio.secure_channel(target, shown, options=OPTIONS, interceptors=interceptors)
 
 
 def sync_channel(target: str, *, api_key: str | None = None, tls: Tls = None) -> grpc.Channel:
     """The same for code without an event loop."""
-    credentials = _credentials(tls)
-    if credentials is None:
+    shown = credentials(tls)
+    if shown is None:
         made = grpc.insecure_channel(target, options=OPTIONS)
     else:
-        made = grpc.secure_channel(target, credentials, options=OPTIONS)
+        made = grpc.secure_channel(target, shown, options=OPTIONS)
     return grpc.intercept_channel(made, _Key(api_key)) if api_key else made
 
 
@@ -173,12 +182,6 @@ def _target(part: str, text: str) -> str:
             f"separated by commas.{hint}"
         )
     return f"{found['host']}:{port}"
-
-
-def _credentials(tls: Tls) -> grpc.ChannelCredentials | None:
-    if tls is None or tls is False:
-        return None
-    return grpc.ssl_channel_credentials() if tls is True else tls
 
 
 class _AsyncUnary(grpc.aio.UnaryUnaryClientInterceptor):

@@ -13,7 +13,7 @@ from typing import Any, Self, TypedDict, TypeVar, Unpack, overload
 from kagzi.protocol.v1 import workflow_pb2 as pb
 from kagzi.sdk import listing, request
 from kagzi.sdk.automations import Automations
-from kagzi.sdk.calls import Tls
+from kagzi.sdk.certificates import Tls
 from kagzi.sdk.codec import Codec
 from kagzi.sdk.definition import Workflow
 from kagzi.sdk.descriptions import RunInfo, run_info
@@ -35,7 +35,7 @@ class ClientOptions(TypedDict, total=False):
     api_key: str | None
     # What happens to payloads on their way: compression, encryption.
     codecs: Sequence[Codec]
-    # True: with the system's certificates; or credentials of gRPC.
+    # True: trust the system's authorities; `Certificates` name files; or credentials of gRPC.
     tls: Tls
     # How long a request is tried again while no server answers.
     patience: Duration
@@ -44,7 +44,8 @@ class ClientOptions(TypedDict, total=False):
 class Client:
     """Starts runs and finds them again: `async with Client("localhost:50051") as client: ...`.
 
-    What is not given comes from KAGZI_URL (several servers separated by commas), KAGZI_NAMESPACE and KAGZI_API_KEY.
+    What is not given comes from KAGZI_URL (several servers separated by commas), KAGZI_NAMESPACE, KAGZI_API_KEY, which
+    names its namespace too, and KAGZI_TLS, KAGZI_TLS_CA, KAGZI_TLS_CERT and KAGZI_TLS_KEY.
     `patience` is how long a request is tried again while no server answers.
     """
 

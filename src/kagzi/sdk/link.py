@@ -20,7 +20,7 @@ import grpc
 from kagzi.protocol.v1 import worker_pb2 as pb
 from kagzi.protocol.v1.worker_pb2_grpc import WorkerServiceStub
 from kagzi.sdk import calls
-from kagzi.sdk.calls import Tls
+from kagzi.sdk.certificates import Tls
 from kagzi.sdk.deployment import Deployments
 from kagzi.sdk.errors import ServerError, Unavailable
 from kagzi.sdk.outbox import Outbox

@@ -15,7 +15,7 @@ from typing import Any
 from kagzi.protocol.v1 import worker_pb2 as pb
 from kagzi.protocol.v1.automation_pb2 import AutomationDefinition
 from kagzi.sdk import calls, duration
-from kagzi.sdk.calls import Tls
+from kagzi.sdk.certificates import Tls, resolve_tls
 from kagzi.sdk.codec import Chain, Codec
 from kagzi.sdk.definition import Workflow
 from kagzi.sdk.duration import Duration
@@ -64,11 +64,12 @@ class Post:
     ) -> Post:
         """What is not given comes from the environment, or is the default."""
         queue = resolve_queue(queue)
+        key = calls.resolve_api_key(api_key)
         named = _by_name(workflows, queue)
         deployables = _deployables(automations, queue)
         return cls(
             targets=calls.resolve_target(target),
-            namespace=calls.resolve_namespace(namespace),
+            namespace=calls.resolve_namespace(namespace, key),
             queue=queue,
             concurrency=_concurrency(concurrency),
             workflows=named,
@@ -78,8 +79,8 @@ class Post:
             drain_timeout=duration.parse(
                 drain_timeout if drain_timeout is not None else os.environ.get("KAGZI_DRAIN_TIMEOUT") or _DRAIN_TIMEOUT
             ),
-            api_key=calls.resolve_api_key(api_key),
-            tls=tls,
+            api_key=key,
+            tls=resolve_tls(tls),
             labels=dict(labels or {}),
         )
 

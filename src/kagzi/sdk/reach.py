@@ -11,7 +11,8 @@ import grpc
 
 from kagzi.protocol.v1.common_pb2 import Payload
 from kagzi.sdk import duration
-from kagzi.sdk.calls import Tls, resolve_api_key, resolve_namespace, resolve_target
+from kagzi.sdk.calls import resolve_api_key, resolve_namespace, resolve_target
+from kagzi.sdk.certificates import Tls, resolve_tls
 from kagzi.sdk.codec import Chain, Codec, Role
 from kagzi.sdk.duration import Duration
 from kagzi.sdk.servers import Server, Servers
@@ -39,10 +40,11 @@ class Reach:
         tls: Tls,
         patience: Duration,
     ) -> None:
-        self.namespace = resolve_namespace(namespace)
+        key = resolve_api_key(api_key)
+        self.namespace = resolve_namespace(namespace, key)
         self.codecs = Chain(codecs)
         self.patience = duration.parse(patience).total_seconds()
-        self.servers = Servers(resolve_target(url), api_key=resolve_api_key(api_key), tls=tls)
+        self.servers = Servers(resolve_target(url), api_key=key, tls=resolve_tls(tls))
         self.starts = Starts(self.servers, self.namespace, self.patience)
         self.watch = Watch(self.servers, self.namespace, self.patience)
 

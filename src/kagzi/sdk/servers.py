@@ -19,7 +19,7 @@ from kagzi.protocol.v1.automation_pb2_grpc import AutomationServiceStub
 from kagzi.protocol.v1.schedule_pb2_grpc import WorkflowScheduleServiceStub
 from kagzi.protocol.v1.workflow_pb2_grpc import WorkflowServiceStub
 from kagzi.sdk import calls
-from kagzi.sdk.calls import Tls
+from kagzi.sdk.certificates import Tls
 from kagzi.sdk.errors import ServerError, Unavailable
 from kagzi.sdk.loop import require_outside
 

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from kagzi.protocol.v1 import worker_pb2 as pb
-from kagzi.sdk.calls import Tls
+from kagzi.sdk.certificates import Tls
 from kagzi.sdk.codec import Codec
 from kagzi.sdk.definition import Workflow
 from kagzi.sdk.duration import Duration

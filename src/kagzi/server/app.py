@@ -31,6 +31,7 @@ from kagzi.server.api.admin import Admin
 from kagzi.server.api.automations import Automations
 from kagzi.server.api.checks import MESSAGE_BYTES
 from kagzi.server.api.errors import Errors
+from kagzi.server.api.gate import Gate
 from kagzi.server.api.namespaces import Namespaces
 from kagzi.server.api.schedules import Schedules
 from kagzi.server.api.streams import Streams
@@ -42,7 +43,9 @@ from kagzi.server.dispatcher import Dispatcher
 from kagzi.server.enrolment import Enrolment
 from kagzi.server.firing import Firing
 from kagzi.server.gauges import Gauges
+from kagzi.server.keyring import Keyring
 from kagzi.server.letterbox import Letterbox
+from kagzi.server.listener import Listener, StartError
 from kagzi.server.notifier import Notifier
 from kagzi.server.settings import Settings
 from kagzi.server.slots import next_slot
@@ -77,10 +80,6 @@ SERVICES = tuple(
 _REFUSAL_SECS = 0.5
 
 
-class StartError(Exception):
-    """The server cannot start; the message says what to do."""
-
-
 class Server:
     """One server on one database. `url` is where that is, `settings.db_url` when it is None."""
 
@@ -91,7 +90,7 @@ class Server:
         lease = timedelta(seconds=settings.lease_secs)
         heartbeat = timedelta(seconds=settings.heartbeat_secs)
         self.settings = settings
-        self.port = 0
+        self.listener = Listener(settings)
         connect = partial(
             Database,
             database_url,
@@ -146,19 +145,24 @@ class Server:
         self.vitals = Vitals(self.database, settings, server_id, self._parts)
         self.tallies = Tallies(self.database, server_id)
         self.gauges = Gauges(self.database, server_id)
+        self.keyring = Keyring(self.database, admin_key=settings.admin_key)
         self.health = health.aio.HealthServicer()
         self._grpc: grpc.aio.Server | None = None
 
     @property
     def address(self) -> str:
         """Where clients find it; the port is the bound one once it has started."""
-        return _address(self.settings.server_host, self.port or self.settings.server_port)
+        return self.listener.address
+
+    @property
+    def port(self) -> int:
+        """The bound port; 0 before it has started."""
+        return self.listener.port
 
     @property
     def reachable_at(self) -> str:
-        """Where this very process finds it: an address that stands for all has loopback among them."""
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1", "[::]": "::1"}.get(self.settings.server_host)  # noqa: S104
-        return _address(host, self.port) if host else self.address
+        """Where this very process finds it."""
+        return self.listener.reachable_at
 
     async def start(self) -> None:
         """Serves when it returns. Fails at once when the database or the port cannot be had."""
@@ -168,6 +172,7 @@ class Server:
             self._grpc = self._bind()
             self._subscribe()
             self.notifier.start()
+            self.keyring.start()
             self.batcher.start()
             self.streams.start()
             self.watchers.start()
@@ -203,9 +208,11 @@ class Server:
         if calls is not None:
             await calls
         await self.tallies.stop()
+        await self.keyring.stop()
         await self.notifier.stop()
         await self.hot_database.close()
         await self.database.close()
+        self.listener.close()
         log.info("server_stopped", address=self.address)
 
     def _subscribe(self) -> None:
@@ -238,18 +245,10 @@ class Server:
         ]
 
     def _bind(self) -> grpc.aio.Server:
-        server = grpc.aio.server(interceptors=[Errors()], options=OPTIONS)
+        gates = [Gate(self.keyring)] if self.settings.keys_required else []
+        server = grpc.aio.server(interceptors=[Errors(), *gates], options=OPTIONS)
         self._register(server)
-        wanted = _address(self.settings.server_host, self.settings.server_port)
-        try:
-            self.port = server.add_insecure_port(wanted)
-        except RuntimeError:
-            self.port = 0
-        if self.port == 0:
-            raise StartError(
-                f"cannot listen on {wanted}: another process may have the port. Stop it, or choose another port "
-                "(KAGZI_SERVER_PORT)"
-            )
+        self.listener.listen(server)
         return server
 
     def _register(self, server: grpc.aio.Server) -> None:
@@ -264,7 +263,9 @@ class Server:
         schedule_pb2_grpc.add_WorkflowScheduleServiceServicer_to_server(
             Schedules(self.database, self.announcer, self.settings.timezone), server
         )
-        namespace_pb2_grpc.add_NamespaceServiceServicer_to_server(Namespaces(self.database), server)
+        namespace_pb2_grpc.add_NamespaceServiceServicer_to_server(
+            Namespaces(self.database, self.keyring.revoked), server
+        )
         automation_pb2_grpc.add_AutomationServiceServicer_to_server(
             Automations(self.database, self.announcer, self.settings.timezone), server
         )
@@ -277,7 +278,3 @@ def _check(name: str, well: bool, message: str) -> Check:
     if well:
         return Check(name=name, status=HEALTH_SERVING)
     return Check(name=name, status=HEALTH_DEGRADED, message=message)
-
-
-def _address(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, FilePath, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from kagzi.server.logs import Format, Level
@@ -56,12 +56,23 @@ class Settings(BaseSettings):
     server_host: str = "127.0.0.1"
     server_port: int = Field(default=50051, ge=0, le=65_535)
     server_insecure: bool = False
+    # The certificate that gRPC and HTTP show, with the chain to its authority, and its key; both in PEM.
+    server_tls_cert: FilePath | None = None
+    server_tls_key: FilePath | None = None
+    # Who signs the certificates that callers must show; absent: they need none.
+    server_tls_client_ca: FilePath | None = None
+    # Absent: where something listens beyond loopback.
+    server_require_keys: bool | None = None
+    # The operator's own key, which opens every namespace and stands in no database. Absent: there is none.
+    admin_key: str | None = Field(default=None, min_length=32, max_length=1_000, pattern=r"^[!-~]+$", repr=False)
     server_reflection: bool = False
     server_drain_timeout_secs: float = Field(default=6.0, ge=0, le=3_600)
     http_host: str = "127.0.0.1"
     http_port: int = Field(default=8080, ge=0, le=65_535)
     # Names that browsers reach the dashboard by, separated by commas, besides addresses and localhost.
     http_allowed_hosts: str = ""
+    # Who signs the certificates that browsers must show; absent: they need none.
+    http_tls_client_ca: FilePath | None = None
 
     worker_visibility_timeout_secs: float = Field(default=30.0, ge=0.3, le=_DAY)
     # Absent: 10 s, or a third of a shorter lease.
@@ -126,14 +137,38 @@ class Settings(BaseSettings):
             )
         if self.automation_wake_max_secs < self.automation_wake_min_secs:
             raise _Unfit("automation_wake_max_secs", "is less than automation_wake_min_secs")
+        self._fits_the_network()
+        return self
+
+    def _fits_the_network(self) -> None:
+        if (self.server_tls_cert is None) != (self.server_tls_key is None):
+            missing = "server_tls_key" if self.server_tls_key is None else "server_tls_cert"
+            raise _Unfit(missing, "is missing: a certificate and its key are set together")
+        for name in ("server_tls_client_ca", "http_tls_client_ca"):
+            if getattr(self, name) is not None and not self.tls:
+                raise _Unfit(name, "asks callers for certificates, which takes one of our own (server_tls_cert)")
+        lacking = [what for what, there in (("TLS", self.tls), ("keys", self.keys_required)) if not there]
         for name in ("server_host", "http_host"):
-            if not self.server_insecure and not _is_loopback(getattr(self, name)):
+            if lacking and not self.server_insecure and not _is_loopback(getattr(self, name)):
                 raise _Unfit(
                     name,
-                    "is not loopback, and what listens there has no TLS and no keys. Use 127.0.0.1, or say "
-                    "--insecure (KAGZI_SERVER_INSECURE=true) if the network is yours alone",
+                    f"is not loopback, and what listens there has no {' and no '.join(lacking)}. Use 127.0.0.1, set "
+                    "KAGZI_SERVER_TLS_CERT and KAGZI_SERVER_TLS_KEY and leave keys required, or say --insecure "
+                    "(KAGZI_SERVER_INSECURE=true) if the network is yours alone",
                 )
-        return self
+
+    @property
+    def tls(self) -> bool:
+        """Whether it listens with TLS."""
+        return self.server_tls_cert is not None
+
+    @property
+    def keys_required(self) -> bool:
+        """Whether every call must show a key: unless told, where something listens beyond loopback."""
+        if self.server_require_keys is not None:
+            return self.server_require_keys
+        beyond = not (_is_loopback(self.server_host) and _is_loopback(self.http_host))
+        return beyond and not self.server_insecure
 
     @property
     def web_port(self) -> int:

@@ -12,6 +12,7 @@ from importlib.metadata import version
 from kagzi.protocol.v1 import admin_pb2 as pb
 from kagzi.protocol.v1.namespace_pb2 import KEY_ADMIN
 from kagzi.server.api import checks
+from kagzi.server.credential import current, only_namespace
 from kagzi.server.settings import Settings
 from kagzi.store import inspection, rows
 from kagzi.store.database import Database
@@ -52,7 +53,7 @@ class Vitals:
     async def info(self) -> pb.GetServerInfoResponse:
         """What this server is, what it knows and which limits it holds."""
         database = await self._database.read(inspection.database, _PATIENCE)
-        settings = self._settings
+        settings, caller = self._settings, current.get()
         return pb.GetServerInfoResponse(
             version=version("kagzi"),
             server_id=self._server_id,
@@ -73,9 +74,9 @@ class Vitals:
                 page_size=checks.PAGE_ROWS,
                 starts=checks.STARTS,
             ),
-            credentials_required=False,
-            namespace="default",
-            role=KEY_ADMIN,
+            credentials_required=settings.keys_required,
+            namespace=only_namespace() or "default",
+            role=caller.role.value if caller is not None else KEY_ADMIN,
         )
 
     async def _database_checks(self) -> list[Check]:

@@ -110,10 +110,10 @@ async def require(connection: Connection, namespace: str, *, enabled: bool = Tru
 
 
 async def list_page(
-    connection: Connection, *, most: int, after: str = "", enabled: bool | None = None
+    connection: Connection, *, most: int, after: str = "", enabled: bool | None = None, only: str | None = None
 ) -> list[Namespace]:
-    """Namespaces by name, after the one called `after`."""
-    found = await _list.fetch(connection, after=after, enabled=enabled, most=most)
+    """Namespaces by name, after the one called `after`; `only` this one if it is given."""
+    found = await _list.fetch(connection, after=after, enabled=enabled, only=only, most=most)
     return [_namespace(row) for row in found]
 
 

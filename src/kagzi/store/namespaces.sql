@@ -16,11 +16,12 @@ from kagzi.namespaces n
 where n.namespace = :namespace;
 
 -- name: list
--- Namespaces by name, after :after. Locks nothing.
+-- Namespaces by name, after :after; one alone where :only is given. Locks nothing.
 select n.namespace, n.description, n.enabled, n.retention_completed_ms, n.retention_failed_ms,
        n.retention_cancelled_ms, n.retention_events_ms, n.created_at, n.updated_at
 from kagzi.namespaces n
 where n.namespace > :after and (:enabled::boolean is null or n.enabled = :enabled)
+  and (:only::text is null or n.namespace = :only)
 order by n.namespace
 limit :most;
 

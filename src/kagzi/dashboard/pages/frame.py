@@ -62,10 +62,8 @@ class Frame:
                 return self.live.stream(visit, make)
             try:
                 return await self._page(visit, await look(visit))
-            except Unauthorized:
-                return _sign_in(request)
             except ServerError as error:
-                return await self.problem(visit, Problem.of(error))
+                return await self._refused(visit, error)
 
         return page
 
@@ -79,14 +77,18 @@ class Frame:
                 if isinstance(done, View):
                     return await self._page(visit, done)
                 return RedirectResponse(done, 303) if isinstance(done, str) else done
-            except Unauthorized:
-                return _sign_in(request)
             except ServerError as error:
-                return await self.problem(visit, Problem.of(error))
+                return await self._refused(visit, error)
             except Problem as problem:
                 return await self.problem(visit, problem)
 
         return form
+
+    async def _refused(self, visit: Visit, error: ServerError) -> Response:
+        """Whoever has no valid key is asked for one; whoever has one is told that it is not enough."""
+        if isinstance(error, Unauthorized) and error.code == "UNAUTHORIZED":
+            return _sign_in(visit.request)
+        return await self.problem(visit, Problem.of(error))
 
     async def problem(self, visit: Visit, problem: Problem) -> Response:
         """A page that says what went wrong and what to do."""

@@ -54,10 +54,10 @@ class Live:
                 pause = _EVERY_SECS
                 try:
                     page = await self._shared(visit.key, make)
-                except Unauthorized:
-                    yield _event("signin", "")
-                    return
                 except ServerError as error:
+                    if isinstance(error, Unauthorized) and error.code == "UNAUTHORIZED":
+                        yield _event("signin", "")
+                        return
                     page, pause = "", _AWAY_SECS
                     yield _event("away", error.message)
                 if page and page != sent:

@@ -16,6 +16,7 @@ from kagzi.dashboard.credentials import of_person
 from kagzi.dashboard.gateway import Gateway
 from kagzi.dashboard.pages import forms
 from kagzi.protocol.v1.admin_pb2 import GetServerInfoRequest
+from kagzi.sdk.calls import named_by
 from kagzi.sdk.errors import Unauthorized
 
 DEFAULT = "default"
@@ -37,9 +38,11 @@ class Visit:
         self.request = request
         self.path = request.url.path
         self.query = request.query_params
-        self.namespace = self.query.get("namespace") or DEFAULT
         self._server = server
         self._credential = of_person(request)
+        # Where a person is who does not say: the namespace of the key.
+        self.home = named_by(self._credential) or DEFAULT
+        self.namespace = self.query.get("namespace") or self.home
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -68,7 +71,7 @@ class Visit:
     def link(self, path: str, **query: Any) -> str:
         """An address on this site, in the same namespace. Parts of `path` that are not ours were quoted before."""
         given = {name: value for name, value in query.items() if value not in (None, "", [])}
-        if self.namespace != DEFAULT:
+        if self.namespace != self.home:
             given.setdefault("namespace", self.namespace)
         return f"{path}?{urlencode(given, doseq=True)}" if given else path
 

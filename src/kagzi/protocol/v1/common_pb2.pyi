@@ -334,7 +334,7 @@ class ErrorDetail(_message.Message):
         PRECONDITION_FAILED: ErrorDetail._Code.ValueType  # 4
         """The subject is in a state that does not allow this."""
         UNAUTHORIZED: ErrorDetail._Code.ValueType  # 5
-        """No credentials, or credentials that do not allow this."""
+        """No key, or one that is wrong or was revoked."""
         LEASE_LOST: ErrorDetail._Code.ValueType  # 6
         """The token is not the run's current one: somebody else holds the run, or nobody does. Nothing was written."""
         PREDECESSOR_REFUSED: ErrorDetail._Code.ValueType  # 7
@@ -349,6 +349,8 @@ class ErrorDetail(_message.Message):
         """This server does not know the operation."""
         INTERNAL: ErrorDetail._Code.ValueType  # 12
         """A defect of the server; the message names where to look."""
+        PERMISSION_DENIED: ErrorDetail._Code.ValueType  # 13
+        """A valid key whose namespace or role does not allow this. Nothing was read or written."""
 
     class Code(_Code, metaclass=_CodeEnumTypeWrapper): ...
     CODE_UNSPECIFIED: ErrorDetail.Code.ValueType  # 0
@@ -361,7 +363,7 @@ class ErrorDetail(_message.Message):
     PRECONDITION_FAILED: ErrorDetail.Code.ValueType  # 4
     """The subject is in a state that does not allow this."""
     UNAUTHORIZED: ErrorDetail.Code.ValueType  # 5
-    """No credentials, or credentials that do not allow this."""
+    """No key, or one that is wrong or was revoked."""
     LEASE_LOST: ErrorDetail.Code.ValueType  # 6
     """The token is not the run's current one: somebody else holds the run, or nobody does. Nothing was written."""
     PREDECESSOR_REFUSED: ErrorDetail.Code.ValueType  # 7
@@ -376,6 +378,8 @@ class ErrorDetail(_message.Message):
     """This server does not know the operation."""
     INTERNAL: ErrorDetail.Code.ValueType  # 12
     """A defect of the server; the message names where to look."""
+    PERMISSION_DENIED: ErrorDetail.Code.ValueType  # 13
+    """A valid key whose namespace or role does not allow this. Nothing was read or written."""
 
     CODE_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int

@@ -46,6 +46,7 @@ CODES = {
     ErrorDetail.UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
     ErrorDetail.UNIMPLEMENTED: grpc.StatusCode.UNIMPLEMENTED,
     ErrorDetail.INTERNAL: grpc.StatusCode.INTERNAL,
+    ErrorDetail.PERMISSION_DENIED: grpc.StatusCode.PERMISSION_DENIED,
 }
 RETRY_AFTER_MS = 500
 # Trailing metadata beyond 8 KiB is dropped on the way, and the status with it.

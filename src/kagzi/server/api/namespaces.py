@@ -1,5 +1,5 @@
-"""NamespaceService: the rooms that keep the work of different owners apart. Each method checks its request, asks
-the store one thing and answers; errors are mapped by the interceptor.
+"""NamespaceService: the rooms that keep the work of different owners apart, and the keys that open them. Each method
+checks its request, asks the store one thing and answers; errors are mapped by the interceptor.
 """
 
 from __future__ import annotations
@@ -9,12 +9,10 @@ from typing import Any
 import grpc
 
 from kagzi.protocol.v1 import namespace_pb2 as pb
-from kagzi.protocol.v1.common_pb2 import ErrorDetail
-from kagzi.protocol.v1.namespace_pb2_grpc import NamespaceServiceServicer
 from kagzi.server.api import checks
+from kagzi.server.api.keys import Keys
+from kagzi.server.credential import only_namespace
 from kagzi.store import namespaces, rows
-from kagzi.store.database import Database
-from kagzi.store.errors import Refused
 from kagzi.store.namespaces import Namespace, Retention
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -22,11 +20,8 @@ Context = grpc.aio.ServicerContext[Any, Any]
 _DESCRIPTION_BYTES = 2_000
 
 
-class Namespaces(NamespaceServiceServicer):
+class Namespaces(Keys):
     """Creates, shows and changes namespaces."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     async def CreateNamespace(self, request: pb.CreateNamespaceRequest, context: Context) -> pb.CreateNamespaceResponse:
         name = checks.name(request.name, "name")
@@ -47,8 +42,9 @@ class Namespaces(NamespaceServiceServicer):
         scope = f"{request.DESCRIPTOR.full_name}\0{enabled}"
         page = checks.page(request.page_size, request.page_token, scope)
         after = page.key(lambda name: checks.name(name, "name"), "")
+        only = only_namespace()
         found = await self._database.read(
-            lambda c: namespaces.list_page(c, most=page.size + 1, after=after, enabled=enabled)
+            lambda c: namespaces.list_page(c, most=page.size + 1, after=after, enabled=enabled, only=only)
         )
         shown = found[: page.size]
         token = checks.page_token(scope, (shown[-1].name,)) if len(found) > page.size else ""
@@ -76,20 +72,6 @@ class Namespaces(NamespaceServiceServicer):
         name = _name(request)
         changed, running = await self._database.transact(lambda c: namespaces.disable(c, name))
         return pb.DisableNamespaceResponse(namespace=_namespace(changed), running=running)
-
-    async def CreateKey(self, request: pb.CreateKeyRequest, context: Context) -> pb.CreateKeyResponse:
-        raise _no_keys()
-
-    async def ListKeys(self, request: pb.ListKeysRequest, context: Context) -> pb.ListKeysResponse:
-        raise _no_keys()
-
-    async def RevokeKey(self, request: pb.RevokeKeyRequest, context: Context) -> pb.RevokeKeyResponse:
-        raise _no_keys()
-
-
-def _no_keys() -> Refused:
-    message = "API keys are not part of this server yet: whoever reaches it may do everything"
-    return Refused(ErrorDetail(code=ErrorDetail.UNIMPLEMENTED, message=message))
 
 
 def _name(request: Any) -> str:
