@@ -15,8 +15,9 @@ SOON = 30.0
 _OWN = """
 import os, signal, sys
 from kagzi.embedded import Embedded
-# Tests that a shell started in the background pass on that an interrupt is ignored.
+# Tests that a shell, or nohup, started in the background pass on which signals are ignored.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 with Embedded(sys.argv[1]) as server:
     {first}
     print(server.pid, server.url, flush=True)

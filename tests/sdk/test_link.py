@@ -87,6 +87,8 @@ async def test_a_server_hands_over_as_many_runs_as_there_are_slots(database_url:
             assert len(await caller.fetch("select 1 from kagzi.workflow_runs where status = 'RUNNING'")) == 2
             crew.runs[0].finish()
             await crew.run(2)
+            # Its place is free with its last operation, before that has its answer.
+            await caller.until("select 1 from kagzi.workflow_runs where status = 'COMPLETED'")
         assert len(await caller.until("select 1 from kagzi.workflow_runs where status = 'PENDING'")) == 2
 
 

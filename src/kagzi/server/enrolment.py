@@ -161,16 +161,14 @@ class Enrolment:
                 wakes.append(pb.Wake(run=pb.Held(run_id=run_id, claim_token=token), facts=[fact]))
         return wakes
 
-    async def resume(self, namespace: str, worker_id: str, held: Sequence[Pair]) -> list[Pair]:
-        """A worker came back on a new stream: renews what it still holds and puts back what it does not name.
-        Answers what it holds no longer.
-        """
+    async def resume(self, namespace: str, worker_id: str, held: Sequence[Pair]) -> workers.Renewal:
+        """A worker came back on a new stream: renews what it still holds and puts back what it does not name."""
         renewal, queues = await self._database.transact(
             lambda c: workers.resume(c, namespace, worker_id, held, lease_ms=self._lease_ms)
         )
         for task_queue in queues:
             self._announcer.due(namespace, task_queue)
-        return [*renewal.lost]
+        return renewal
 
     async def deregister(self, request: pb.DeregisterRequest) -> pb.DeregisterResponse:
         """Takes a worker's goodbye."""

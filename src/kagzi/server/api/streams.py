@@ -19,6 +19,7 @@ from kagzi.store import facts
 from kagzi.store.database import Database
 from kagzi.store.errors import Unreachable, invalid
 from kagzi.store.notices import key_hash
+from kagzi.store.workers import Pair
 
 
 class Streams(Loop):
@@ -48,15 +49,16 @@ class Streams(Loop):
         held = pairs(hello.held, "hello.held")
         key = (namespace, enrolled.worker_id)
         self._close_older(key)
-        lost = await self._enrolment.resume(namespace, enrolled.worker_id, held)
+        renewal = await self._enrolment.resume(namespace, enrolled.worker_id, held)
         # Another one may have come meanwhile.
         self._close_older(key)
-        kept = [pair for pair in held if pair not in lost]
+        # What the worker itself gave away is not lost to it: it only has not heard the answer.
+        over = {*renewal.lost, *renewal.ended}
+        kept = [pair for pair in held if pair not in over]
         stream = Stream(enrolled, kept, hello.worker.concurrency, self._batcher, self._dispatcher, self._arrived)
-        stream.welcome(enrolled.response, lost, drain=enrolled.should_drain or self._stopping)
+        stream.welcome(enrolled.response, renewal.lost, drain=enrolled.should_drain or self._stopping)
         self._streams[key] = stream
-        # What came while the worker was away was told to nobody.
-        self._want(namespace, {run_id for run_id, _ in kept})
+        await self._catch_up(namespace, stream, kept)
         try:
             async for frame in stream.serve(first, requests):
                 yield frame
@@ -64,6 +66,14 @@ class Streams(Loop):
             if self._streams.get(key) is stream:
                 del self._streams[key]
             stream.close("the stream ended")
+
+    async def _catch_up(self, namespace: str, stream: Stream, kept: Sequence[Pair]) -> None:
+        """Tells a worker that came back what arrived while it was away, and was told to nobody."""
+        if kept:
+            with contextlib.suppress(Unreachable):
+                there = await self._database.read(lambda c: facts.of(c, namespace, [run_id for run_id, _ in kept]))
+                for run_id, token in kept:
+                    stream.wake(run_id, token, there.get(run_id, ()))
 
     def _close_older(self, key: tuple[str, str]) -> None:
         older = self._streams.pop(key, None)
