@@ -6,6 +6,9 @@ import asyncio
 import statistics
 import time
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+
+import asyncpg
 
 from benchmarks.automations import w11
 from benchmarks.lab import Lab
@@ -120,6 +123,44 @@ async def w8(lab: Lab) -> Figures:
         return {"all_woken_s": time.time() - until, "earliest_s": min(late)}
 
 
+async def w9(lab: Lab) -> Figures:
+    """1,000 schedules due in the same second, and 50 others that fire every second at times of their own."""
+    lab.start_worker(100)
+    together = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=20)
+    begin, end = together - timedelta(seconds=5), together + timedelta(seconds=10)
+    async with Client(lab.address) as client:
+        create = client.schedules.create
+        await client.execute(one, 1)
+        await asyncio.gather(*(create(f"burst-{n}", one, n, every="1h", start_at=together) for n in range(1_000)))
+        for n in range(50):
+            phase = timedelta(milliseconds=20 * n)
+            await create(f"other-{n}", one, n, every="1s", start_at=begin + phase, end_at=end + phase)
+    database = await asyncpg.connect(lab.database.url)
+    try:
+        await asyncio.sleep((together - datetime.now(UTC)).total_seconds() - 0.1)
+        while await database.fetchval(_FIRED, "burst-%") < 1_000:  # noqa: ASYNC110 - a database tells nobody
+            await asyncio.sleep(0.01)
+        all_fired = (datetime.now(UTC) - together).total_seconds()
+        await asyncio.sleep((end - datetime.now(UTC)).total_seconds() + 2)
+        burst, others = [await database.fetch(_LATENESS, pattern) for pattern in ("burst-%", "other-%")]
+    finally:
+        await database.close()
+    assert len(others) == 50 * 15, "each slot fires once"
+    figures = {"all_fired_s": all_fired, "earliest_ms": min(row["fired_ms"] for row in [*burst, *others])}
+    for name, rows in (("burst", burst), ("others", others)):
+        for what in ("fired_ms", "began_ms"):
+            cuts = statistics.quantiles([row[what] for row in rows], n=100)
+            figures |= {f"{name}_{what}_p50": cuts[49], f"{name}_{what}_p99": cuts[98]}
+    return figures
+
+
+_FIRED = "select count(*) from kagzi.workflow_runs where schedule_id is not null and external_id like $1"
+_LATENESS = """
+select (extract(epoch from created_at - scheduled_for) * 1000)::float8 as fired_ms,
+       (extract(epoch from started_at - scheduled_for) * 1000)::float8 as began_ms
+from kagzi.workflow_runs where schedule_id is not null and external_id like $1
+"""
+
 WORKLOADS: dict[str, Callable[[Lab], Awaitable[Figures]]] = {
     "w1": w1,
     "w2": w2,
@@ -128,5 +169,6 @@ WORKLOADS: dict[str, Callable[[Lab], Awaitable[Figures]]] = {
     "w6": w6,
     "w7": w7,
     "w8": w8,
+    "w9": w9,
     "w11": w11,
 }

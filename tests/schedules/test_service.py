@@ -71,9 +71,17 @@ async def test_creating_twice_with_one_template_id_is_one_schedule(calendar: Cal
 
 
 async def test_a_schedule_in_words_is_stored_as_what_they_mean(calendar: Calendar) -> None:
-    made = await calendar.create(timing=pb.ScheduleTiming(text="every 90 minutes"))
-    assert made.timing == every(minutes=90)
-    assert times(made.next_slot) == ["13:30:00"]
+    often = await calendar.create(timing=pb.ScheduleTiming(text="every 90 minutes"))
+    assert (often.timing, times(often.next_slot)) == (every(minutes=90), ["13:30:00"])
+    weekly = await calendar.create(
+        "weekly", timing=pb.ScheduleTiming(text="every friday at 5pm"), timezone="Asia/Tokyo"
+    )
+    assert (weekly.timing, times(weekly.next_slot)) == (cron("0 17 * * 5"), ["2026-06-05 08:00:00"])
+    for made in (often, weekly):
+        read_back = await calendar.preview(proposal={"timing": {"text": made.words}}, count=1)
+        assert read_back.fires[0].scheduled_for == made.next_slot
+    named = await calendar.create("named", timing=pb.ScheduleTiming(text=weekly.words))
+    assert named.timezone == "Asia/Tokyo"
 
 
 async def test_lists_show_paused_schedules_too_page_by_page_and_by_filter(calendar: Calendar) -> None:
@@ -330,6 +338,7 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     ("timing.every_ms", {"timing": pb.ScheduleTiming(every_ms=999)}),
     ("timing.text", {"timing": pb.ScheduleTiming(text="when the moon is blue")}),
     ("timing", {"timing": None}),
+    ("timing.text", {"timing": pb.ScheduleTiming(text="every day at 9am (Mars/Olympus)")}),
     ("timezone", {"timezone": "Mars/Olympus"}),
     ("timezone", {"timezone": "Mars/Olympus", "timing": every(hours=1)}),
     ("end_at", {"start_at": {"seconds": 4_000_000_000}, "end_at": {"seconds": 4_000_000_000}}),

@@ -6,7 +6,7 @@
 -- recognises whatever was written here.
 with locked as materialized (
     select r.run_id, r.status, r.claim_token, r.crashes,
-           r.parent_run_id is null and r.schedule_id is null and r.automation is null as single
+           r.parent_run_id is null and not r.awaited and r.automation is null as single
     from kagzi.workflow_runs r
     where r.namespace = :namespace and r.run_id = any (:run_ids::uuid[])
     order by r.run_id

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 from kagzi.protocol.v1 import schedule_pb2 as pb
 from kagzi.server.api import checks
-from kagzi.store.errors import Refused, invalid
+from kagzi.store.errors import invalid
 from kagzi.store.templates import Template
 from kagzi.timetable import Timetable, TimetableError, read_cron, read_interval, read_text
 
@@ -50,21 +50,25 @@ def read(timing: pb.ScheduleTiming, timezone: str, given: Bounds, now: datetime,
     # Whole seconds, so that its slots can be said in words.
     anchor = given.start or now.replace(microsecond=0)
     field = timing.WhichOneof("timing")
+    if field is None:
+        raise invalid(f"{path}timing", "timing is missing: give cron, every_ms or text")
     try:
-        if field == "cron":
-            return read_cron(checks.name(timing.cron, f"{path}timing.cron"), timezone)
-        if field == "every_ms":
-            every = checks.duration_ms(timing.every_ms, f"{path}timing.every_ms", minimum=_SHORTEST_MS)
-            # An interval is in no zone; one that does not exist is a mistake all the same.
-            read_cron("@daily", timezone)
-            return read_interval(timedelta(milliseconds=every), anchor)
-        if field == "text":
-            return read_text(checks.name(timing.text, f"{path}timing.text", maximum=_TEXT_BYTES), timezone, anchor)
+        # An interval is in no zone, and words may name their own; one that does not exist is a mistake all the same.
+        read_cron("@daily", timezone)
     except TimetableError as error:
-        raise _refused(error, str(field), path) from None
-    raise invalid(f"{path}timing", "timing is missing: give cron, every_ms or text")
+        raise invalid(f"{path}timezone", str(error)) from None
+    try:
+        return _read(timing, timezone, anchor, path)
+    except TimetableError as error:
+        raise invalid(f"{path}timing.{field}", str(error)) from None
 
 
-def _refused(error: TimetableError, field: str, path: str) -> Refused:
-    blamed = "timezone" if error.field == "timezone" else f"timing.{field}"
-    return invalid(f"{path}{blamed}", str(error))
+def _read(timing: pb.ScheduleTiming, timezone: str, anchor: datetime, path: str) -> Timetable:
+    match timing.WhichOneof("timing"):
+        case "cron":
+            return read_cron(checks.name(timing.cron, f"{path}timing.cron"), timezone)
+        case "every_ms":
+            every = checks.duration_ms(timing.every_ms, f"{path}timing.every_ms", minimum=_SHORTEST_MS)
+            return read_interval(timedelta(milliseconds=every), anchor)
+        case _:
+            return read_text(checks.name(timing.text, f"{path}timing.text", maximum=_TEXT_BYTES), timezone, anchor)
