@@ -8,9 +8,11 @@ import asyncio
 from datetime import timedelta
 
 import asyncpg
+import pytest
 
 from kagzi.protocol.v1.common_pb2 import PAUSED, SCHEDULED, RetryPolicy
 from kagzi.protocol.v1.schedule_pb2 import SCHEDULE_PAUSE_FINISHED, SCHEDULE_PAUSE_RUN_LIMIT
+from kagzi.server import firing
 from tests.laws import operations
 from tests.schedules.calendar import NOON, Calendar, cron, every, payload, times
 
@@ -66,6 +68,23 @@ async def test_a_loop_sleeps_until_the_earliest_is_due_and_no_longer_than_its_in
     await calendar.create("soon", timing=every(seconds=2))
     assert 1.9 < await calendar.firing.fire_due() < 2.01
     assert calendar.announcer.clocks == 2
+
+
+async def test_what_becomes_due_behind_a_long_queue_does_not_wait_for_all_of_it(
+    calendar: Calendar, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(firing, "_FRESH", 1)
+    for number in range(9):
+        await calendar.create(f"s{number}")
+    await calendar.create("late", timing=cron("1 13 * * *"))
+    await calendar.skip(hours=1, minutes=1)
+    await calendar.server(coordinator_batch_size=3).fire_due()
+    # Their ids are made in the order they fire.
+    order = await calendar.connection.fetch(
+        "select external_id from kagzi.workflow_runs where schedule_id is not null order by run_id"
+    )
+    assert len(order) == 10
+    assert [row["external_id"].partition("@")[0] for row in order].index("late") == 3
 
 
 async def test_any_number_of_servers_fire_a_slot_once(calendar: Calendar) -> None:

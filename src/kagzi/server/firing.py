@@ -5,7 +5,7 @@ marked and never stops the others. Whether something is due is asked of the data
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import structlog
 
@@ -29,6 +29,8 @@ _PAST = 0.0005
 _SOON = 0.005
 _LONGEST = 0.5
 _PATIENCE = 2.0
+# How many of the newest go before the rest of a long queue.
+_FRESH = 20
 
 
 class Firing(Loop):
@@ -63,20 +65,29 @@ class Firing(Loop):
 
     async def fire_due(self) -> float:
         """Fires everything that is due; answers how long to wait for what comes next."""
+        backlog = False
         while True:
+            if backlog:
+                # Those that became due meanwhile do not wait for all that were due before them.
+                await self._fire_found(await self._database.read(lambda c: firing.newest(c, _FRESH), _PATIENCE))
+            due = await self._database.read(lambda c: firing.due(c, self._batch), _PATIENCE)
+            moved = await self._fire_found(due)
+            backlog = moved > 0 and sum(map(len, due.values())) == self._batch
+            if backlog:
+                continue
             coming = await self._database.read(firing.upcoming, _PATIENCE)
             self.clock.observe(coming.now)
             if not coming.due:
                 self._missed = 0
                 return self._nap(coming, self._interval)
-            due = await self._database.read(lambda c: firing.due(c, self._batch), _PATIENCE)
-            moved = 0
-            for namespace, template_ids in due.items():
-                moved += await self._fire(namespace, template_ids)
             if not moved:
                 # Another server fires it, or somebody holds what it needs.
                 self._missed += 1
                 return self._nap(coming, min(_SOON * 2.0**self._missed, _LONGEST))
+
+    async def _fire_found(self, found: Mapping[str, Sequence[str]]) -> int:
+        """Fires schedules of several namespaces; answers how many moved on."""
+        return sum([await self._fire(namespace, template_ids) for namespace, template_ids in found.items()])
 
     def _nap(self, coming: Upcoming, longest: float) -> float:
         """How long to wait when nobody wakes the loop."""

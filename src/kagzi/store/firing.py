@@ -6,12 +6,13 @@ each slot is fired by one. Which slots are due is decided by the caller's planne
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 import asyncpg
 import uuid_utils
+from asyncpg import Record
 from asyncpg.connection import Connection
 
 from kagzi.store import launches, overlaps, templates
@@ -23,6 +24,7 @@ from kagzi.store.templates import ALLOW, FINISHED, RUN_LIMIT, Template
 _sql = Queries("firing.sql")
 _upcoming = _sql.bind("upcoming", columns=("now", "due", "at"))
 _due = _sql.bind("due", columns=("namespace", "run_id"))
+_newest = _sql.bind("newest", columns=("namespace", "run_id"))
 _lock = _sql.bind("lock", columns=(*templates.COLUMNS, "now"))
 _move_on = _sql.bind("move_on")
 _mark = _sql.bind("mark", columns=("run_id", "external_id", "schedule_error"))
@@ -82,8 +84,17 @@ async def upcoming(connection: Connection) -> Upcoming:
 
 async def due(connection: Connection, batch: int) -> dict[str, list[str]]:
     """Templates that are due, by namespace, the oldest first."""
+    return _by_namespace(await _due.fetch(connection, batch=batch))
+
+
+async def newest(connection: Connection, batch: int) -> dict[str, list[str]]:
+    """Templates that became due last, by namespace."""
+    return _by_namespace(await _newest.fetch(connection, batch=batch))
+
+
+def _by_namespace(rows: Iterable[Record]) -> dict[str, list[str]]:
     found: defaultdict[str, list[str]] = defaultdict(list)
-    for row in await _due.fetch(connection, batch=batch):
+    for row in rows:
         found[row["namespace"]].append(str(row["run_id"]))
     return dict(found)
 

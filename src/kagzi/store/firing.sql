@@ -22,6 +22,15 @@ where t.status = 'SCHEDULED' and t.available_at <= kagzi.now()
 order by t.available_at
 limit :batch;
 
+-- name: newest
+-- Schedules that became due last, wherever they are. Locks nothing.
+select t.namespace, t.run_id
+from kagzi.workflow_runs t
+where t.status = 'SCHEDULED' and t.available_at <= kagzi.now()
+  and exists (select 1 from kagzi.namespaces n where n.namespace = t.namespace and n.enabled)
+order by t.available_at desc
+limit :batch;
+
 -- name: lock
 -- Those of these schedules that are still due, locked in key order. What somebody else fires or changes at this moment
 -- is skipped; what was fired since it was found is due no longer. So each slot has one server, whoever comes second.
