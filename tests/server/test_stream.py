@@ -109,19 +109,23 @@ async def test_a_run_that_is_handed_over_and_ends_in_one_frame_costs_two_commits
     await worker.hello(credit=5)
     await place.start()
     await worker.take()
-    await place.idle()
-    place.proxy.commits = 0
-    run_id = await place.start()
-    run = (await worker.take(2))[1]
-    await worker.send(
-        operations=[
-            *(worker.operation(run, step_completed=step(position)) for position in (1, 2, 3)),
-            worker.operation(run, complete=end()),
-        ]
-    )
-    await worker.answered(4)
-    assert await place.status(run_id) == "COMPLETED"
-    assert place.proxy.commits == 2
+    counts = []
+    for turn in (1, 2, 3):
+        await place.idle()
+        place.proxy.commits = 0
+        run_id = await place.start()
+        run = (await worker.take(turn + 1))[turn]
+        await worker.send(
+            operations=[
+                *(worker.operation(run, step_completed=step(position)) for position in (1, 2, 3)),
+                worker.operation(run, complete=end()),
+            ]
+        )
+        await worker.answered(4 * turn)
+        assert await place.status(run_id) == "COMPLETED"
+        counts.append(place.proxy.commits)
+    # Upkeep of the server may commit in between.
+    assert median(counts) == 2, counts
 
 
 async def test_an_idle_server_with_an_idle_worker_runs_few_statements(place: Place, worker: Worker) -> None:
