@@ -65,7 +65,7 @@ class Stage:
         message = None if answer is None else worker.Answer(number=1, **{_FIELDS[type(answer)]: answer})  # type: ignore[arg-type]
         asyncio.get_running_loop().call_soon(answered, message)
 
-    def send_soon(self, run: Any, name: str, body: Message) -> Callable[[], bool]:
+    def send_soon(self, run: Any, name: str, make: Callable[[], Message]) -> Callable[[], bool]:
         return lambda: True
 
     def may_begin(self, run: Any) -> bool:

@@ -143,8 +143,8 @@ async def test_what_is_sent_soon_leaves_before_the_next_operation_of_its_run() -
         await recorder.until(lambda: bool(recorder.hellos))
         recorder.say(pb.ConnectResponse(deliveries=[delivery(), delivery()]))
         run, other = await crew.run(0), await crew.run(1)
-        crew.shift.send_soon(run, "step_completed", completed("soon"))
-        withdraw = crew.shift.send_soon(other, "step_completed", completed("withdrawn"))
+        crew.shift.send_soon(run, "step_completed", lambda: completed("soon"))
+        withdraw = crew.shift.send_soon(other, "step_completed", lambda: completed("withdrawn"))
         run.step("now")
         assert withdraw()
         other.step("other")
@@ -156,7 +156,7 @@ async def test_what_is_sent_soon_leaves_before_the_next_operation_of_its_run() -
 async def test_what_is_sent_soon_leaves_by_itself_within_100_ms() -> None:
     async with recording() as recorder, on_shift(post(recorder.address)) as crew:
         run = await first_run(recorder, crew)
-        withdraw = crew.shift.send_soon(run, "step_completed", completed("soon"))
+        withdraw = crew.shift.send_soon(run, "step_completed", lambda: completed("soon"))
         await recorder.until(lambda: names(recorder.operations) == ["soon"], seconds=1)
         assert not withdraw()
 

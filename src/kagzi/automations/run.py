@@ -236,7 +236,7 @@ class HandlerRun:
             # A heartbeat renews the lease, or says that it is lost; neither tells us.
             await asyncio.sleep(_RECHECK_SECS)
         ended: asyncio.Future[tuple[Any, BaseException | None, int]] = loop.create_future()
-        withdraw = None if intended else self.host.send_soon(self, "step_started", record.started())
+        withdraw = None if intended else self.host.send_soon(self, "step_started", record.started)
         self._uninterrupted = intended
         self._open = None if intended else record
         stop = bodies.run(

@@ -92,7 +92,7 @@ def begin_bodies(run: Execution) -> None:
             pending.recorded = True
             run.send("step_started", pending.started(), partial(_intent_durable, run, pending))
         else:
-            pending.withdraw = run.host.send_soon(run, "step_started", pending.started())
+            pending.withdraw = run.host.send_soon(run, "step_started", pending.started)
             _run_body(run, pending)
 
 

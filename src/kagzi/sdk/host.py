@@ -32,9 +32,9 @@ class Host(Protocol):
         """
         ...
 
-    def send_soon(self, run: Run, name: str, body: Message) -> Callable[[], bool]:
-        """Sends an operation with a frame that leaves anyway, or a little later. The answer withdraws it, and says
-        whether it had not left.
+    def send_soon(self, run: Run, name: str, make: Callable[[], Message]) -> Callable[[], bool]:
+        """Sends an operation with a frame that leaves anyway, or a little later; it is made when it leaves, which most
+        do not. The answer withdraws it, and says whether it had not left.
         """
         ...
 

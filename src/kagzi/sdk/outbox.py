@@ -35,17 +35,22 @@ _ENVELOPE_BYTES = 100
 # What is sent soon leaves when it is this old, at most twice that.
 _SOON = 0.05
 
+# The body of what has not been made.
+_UNMADE = pb.Operation()
+
 
 class Sent:
     """One operation until it is answered."""
 
-    __slots__ = ("answered", "body", "lease", "name", "number", "since")
+    __slots__ = ("answered", "body", "lease", "make", "name", "number", "since")
 
     def __init__(self, lease: Lease, name: str, body: Message, answered: Answered | None) -> None:
         self.lease = lease
         self.name = name
         self.body = body
         self.answered = answered
+        # Makes the body of one that may never leave.
+        self.make: Callable[[], Message] | None = None
         # 0 while it may still be withdrawn.
         self.number = 0
         self.since = 0.0
@@ -86,11 +91,12 @@ class Outbox:
             self._enqueue(soon)
         self._enqueue((Sent(lease, name, body, answered),))
 
-    def send_soon(self, lease: Lease, name: str, body: Message) -> Callable[[], bool]:
-        """Takes an operation that leaves with the next one of its run, or within 100 ms. Answers how to withdraw it,
-        which says True when it had not left.
+    def send_soon(self, lease: Lease, name: str, make: Callable[[], Message]) -> Callable[[], bool]:
+        """Takes an operation that leaves with the next one of its run, or within 100 ms, and is made then. Answers how
+        to withdraw it, which says True when it had not left.
         """
-        sent = Sent(lease, name, body, None)
+        sent = Sent(lease, name, _UNMADE, None)
+        sent.make = make
         sent.since = time.monotonic()
         self._soon.setdefault(lease.token, []).append(sent)
         if self._timer is None:
@@ -101,6 +107,8 @@ class Outbox:
         for sent in several:
             self._numbers += 1
             sent.number = self._numbers
+            if sent.make is not None:
+                sent.body, sent.make = sent.make(), None
             sent.lease.unanswered += 1
             self._waiting.append(sent)
         self._wake()

@@ -115,12 +115,12 @@ class Shift:
         if lease is not None and not lease.lost:
             self.outbox.send(lease, name, body, answered)
 
-    def send_soon(self, run: Run, name: str, body: Message) -> Callable[[], bool]:
+    def send_soon(self, run: Run, name: str, make: Callable[[], Message]) -> Callable[[], bool]:
         """The same for one that can wait; answers how to withdraw it."""
         lease = self.leases.by_token.get(run.token)
         if lease is None or lease.lost:
             return lambda: True
-        return self.outbox.send_soon(lease, name, body)
+        return self.outbox.send_soon(lease, name, make)
 
     def may_begin(self, run: Run) -> bool:
         """Whether the run's lease is young enough to begin a step body."""

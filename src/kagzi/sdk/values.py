@@ -4,10 +4,13 @@ text, and back to what the code catches. Live and replayed code get the same, be
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
 from typing import Any
+
+import msgspec
 
 from kagzi.protocol.v1.common_pb2 import CHILD_WORKFLOW, SIGNAL, Failure, Step
 from kagzi.protocol.v1.common_pb2 import Payload as WirePayload
@@ -80,6 +83,10 @@ def binding_of(step: Step, workflow_type: str) -> tuple[Role, str]:
     return "step", workflow_type
 
 
+_PLAIN = frozenset({int, str, bool, type(None)})
+_PLAIN_ENCODER = msgspec.json.Encoder()
+
+
 def state_text(document: Any) -> str:
     """A small JSON document as text. PayloadError when it is none, or could not be stored."""
     try:
@@ -98,12 +105,22 @@ def input_hash(seed: int, arguments: tuple[Any, ...], keywords: dict[str, Any]) 
     """A keyed hash of what a step was called with, to notice that it changed; 0 when it has no encoded form."""
     if not arguments and not keywords:
         return 0
+    given = [*arguments, keywords] if keywords else list(arguments)
     try:
-        data = payload.encode([*arguments, keywords] if keywords else list(arguments)).data
+        data = _written(given)
     except PayloadError:
         return 0
     digest = hashlib.blake2b(data, digest_size=8, key=seed.to_bytes(8, "big", signed=True)).digest()
     return int.from_bytes(digest, "big", signed=True)
+
+
+def _written(given: list[Any]) -> bytes:
+    """What the payload of these values holds, without the care that plain ones do not need."""
+    if _PLAIN.issuperset(map(type, given)):
+        # An integer beyond all bounds, or half a character: the careful way says what it thinks of it.
+        with contextlib.suppress(OverflowError, UnicodeEncodeError):
+            return _PLAIN_ENCODER.encode(given)
+    return payload.encode(given).data
 
 
 def failure_of(error: BaseException) -> Failure:

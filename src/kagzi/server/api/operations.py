@@ -4,6 +4,7 @@ its operation alone, before it reaches the batcher.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -29,6 +30,9 @@ from kagzi.store.operation import GIVING_AWAY, HANDLING, Kind, Operation
 _LAST_MICROSECOND = 7_258_118_400_000_000
 _STATES = 2**31 - 1
 _UNCLEAR = 2**15 - 1
+_A_DAY_US = 86_400_000_000
+_USUAL_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_STEP_KINDS = frozenset(number for number in StepKind.values() if number)
 _WARNING = 2_000
 
 _KINDS: dict[str, Kind] = {
@@ -56,8 +60,9 @@ def of_frame(namespace: str, message: pb.Operation) -> Operation:
         raise Refused(
             ErrorDetail(code=ErrorDetail.UNIMPLEMENTED, message=f"this server does not know the operation {name!r}")
         )
-    run = pb.Held(run_id=message.run_id, claim_token=message.claim_token)
-    operation = of_worker(namespace, kind, run, getattr(message, name), field=name, place="")
+    operation = of_worker(
+        namespace, kind, message.run_id, message.claim_token, getattr(message, name), field=name, place=""
+    )
     # A worker waits for the answer to each end of a phase, and says with Fail what was refused.
     operation.chained = kind not in HANDLING
     return operation
@@ -79,7 +84,8 @@ def refused_in_frame(namespace: str, message: pb.Operation, detail: ErrorDetail)
 def of_worker(
     namespace: str,
     kind: Kind,
-    run: pb.Held,
+    run_id: str,
+    claim_token: str,
     body: Any,
     *,
     field: str,
@@ -89,8 +95,8 @@ def of_worker(
     """A worker's operation with its body checked. `field` is where the body stands in the request, `place` where the
     run does.
     """
-    run_id = checks.uuid(run.run_id, f"{place}run_id")
-    token = checks.uuid(run.claim_token, f"{place}claim_token")
+    run_id = checks.uuid(run_id, f"{place}run_id")
+    token = checks.uuid(claim_token, f"{place}claim_token")
     check = _CHECKS.get(kind)
     if check is not None:
         check(namespace, body, field)
@@ -140,7 +146,29 @@ def wake_at(body: Any, field: str) -> None:
         raise invalid(field, f"{field} is not between the years 1970 and 2199")
 
 
+def _is_usual(body: pb.StepCompleted) -> bool:
+    """Whether there is plainly nothing wrong with a result, as with almost every one."""
+    return bool(
+        0 < len(body.step_id) <= checks.NAME_BYTES
+        and body.step_id.isascii()
+        and body.step_id.isprintable()
+        and _USUAL_ID.fullmatch(body.attempt_id)
+        and body.kind in _STEP_KINDS
+        and 0 <= body.attempt_number <= phases.ATTEMPTS
+        and 0 <= body.position <= phases.POSITIONS
+        and 0 <= body.completed_seq <= phases.SEQUENCE
+        and 0 <= body.elapsed_us <= _A_DAY_US
+        and not body.signal_id
+        and not body.child_run_id
+        and not body.output.encoding
+        and len(body.output.data) <= checks.PAYLOAD_BYTES
+    )
+
+
 def _step_completed(namespace: str, body: pb.StepCompleted, field: str) -> None:
+    if _is_usual(body):
+        return
+    # Field by field, to name the one at fault.
     _step(namespace, body, field)
     if body.HasField("output"):
         checks.payload(body.output, f"{field}.output")

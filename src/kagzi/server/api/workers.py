@@ -161,7 +161,10 @@ class Workers(WorkerServiceServicer):
 
     def _operation(self, request: Any, kind: Kind, body: Any, field: str, operation_id: str | None = None) -> Operation:
         namespace = checks.namespace(request.namespace)
-        return operations.of_worker(namespace, kind, request.run, body, field=field, operation_id=operation_id)
+        run = request.run
+        return operations.of_worker(
+            namespace, kind, run.run_id, run.claim_token, body, field=field, operation_id=operation_id
+        )
 
 
 class _Poll:
