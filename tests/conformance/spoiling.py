@@ -52,6 +52,7 @@ _INTEGERS = {
     "count": (-1, 1_001),
     "max_catchup": (-1, 10_001),
     "max_runs": (-1, 2**40),
+    "look_at": (-1, 10001),
     "maximum_attempts": (-1, 2**31 - 1),
     "number": (0, 2**32 - 1),
     "page_size": (-1, 101),
