@@ -83,10 +83,10 @@ class Player:
         self._reading = asyncio.create_task(self._read())
 
     async def close(self) -> None:
-        for task in (*self._tasks, *([self._reading] if self._reading else ())):
+        tasks = [*self._tasks, *([self._reading] if self._reading else ())]
+        for task in tasks:
             task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+        await asyncio.gather(*tasks, return_exceptions=True)
         self._call.cancel()
 
     async def until(self, condition: Any, within: float = 20.0) -> None:

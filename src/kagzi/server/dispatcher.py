@@ -269,11 +269,13 @@ class Queue(Loop):
         return None
 
     def place_of(self, worker_id: str) -> tuple[Place, frozenset[str]] | None:
-        """The place of a worker that takes what follows its own run, and what it serves, if nothing older waits."""
+        """The place of a worker that takes what follows its own run, and what it serves, unless something older may
+        wait for that place.
+        """
         for group in self._groups.values():
             for place in group.places:
                 if place.worker_id == worker_id and place.lends:
-                    return (place, group.unversioned) if group.drained else None
+                    return (place, group.unversioned) if group.drained or group.free > 1 else None
         return None
 
     async def run(self) -> None:

@@ -5,12 +5,14 @@
 with idle as materialized (
     select a.name, a.task_queue, a.definition_hash, a.continues_run_id
     from kagzi.automations a
+    -- The limit keeps it a probe of the key, whatever the planner believes of the table.
+    left join lateral (
+        select r.run_id from kagzi.workflow_runs r
+        where r.namespace = :namespace and r.automation = a.name and r.status in ('PENDING', 'RUNNING', 'SLEEPING')
+        limit 1) as live on true
     where a.namespace = :namespace and a.name = any (:names::text[])
-      and a.paused_at is null and a.blocked_code is null
+      and a.paused_at is null and a.blocked_code is null and live.run_id is null
       and exists (select 1 from kagzi.namespaces n where n.namespace = :namespace and n.enabled)
-      and not exists (select 1 from kagzi.workflow_runs r
-                      where r.namespace = :namespace and r.automation = a.name
-                        and r.status in ('PENDING', 'RUNNING', 'SLEEPING'))
 ), ready as (
     select i.name as automation, h.name as handler, i.continues_run_id,
            case when i.continues_run_id is not null then 'continuation'
@@ -28,7 +30,12 @@ with idle as materialized (
                 order by d.arrival
                 limit 1) as f) as oldest
     from idle i
-    join kagzi.handlers h on h.namespace = :namespace and h.automation = i.name and h.removed_at is null
+    cross join lateral (
+        select h.automation, h.name, h.kind, h.subscribes, h.queued, h.dirty, h.cause, h.wake_at, h.next_run_at,
+               h.not_before, h.state, h.state_encoding
+        from kagzi.handlers h
+        where h.namespace = :namespace and h.automation = i.name and h.removed_at is null
+        offset 0) as h
     where (h.not_before is null or h.not_before <= kagzi.now())
       and case when i.continues_run_id is not null
                then h.name = (select r.handler from kagzi.workflow_runs r
@@ -67,28 +74,37 @@ with stored as (
     select :namespace, s.run_id, h.state, h.state_encoding, p.reserved, p.prepared_data, p.prepared_encoding,
            p.prepared_title, p.prepared_ui, p.prepared_wake_at
     from stored s
-    join kagzi.handlers h on h.namespace = :namespace and h.automation = s.automation and h.name = s.handler
-    left join kagzi.workflow_payloads p on p.namespace = :namespace and p.run_id = s.continues_run_id
+    cross join lateral (
+        select h.state, h.state_encoding from kagzi.handlers h
+        where h.namespace = :namespace and h.automation = s.automation and h.name = s.handler
+        limit 1) as h
+    left join lateral (
+        select p.reserved, p.prepared_data, p.prepared_encoding, p.prepared_title, p.prepared_ui, p.prepared_wake_at
+        from kagzi.workflow_payloads p
+        where p.namespace = :namespace and p.run_id = s.continues_run_id
+        limit 1) as p on true
 ), flagged as (
     update kagzi.handlers h
     set queued = false, dirty = false, cause = null
     from stored s
     where h.namespace = :namespace and h.automation = s.automation and h.name = s.handler
-      and s.continues_run_id is null and (h.queued or h.dirty or h.cause is not null)
+      and h.automation = any (:automations::text[]) and s.continues_run_id is null and (h.queued or h.dirty or h.cause is not null)
 ), continued as (
     update kagzi.automations a
     set continues_run_id = null
     from stored s
-    where a.namespace = :namespace and a.name = s.automation and s.continues_run_id is not null
+    where a.namespace = :namespace and a.name = s.automation and a.name = any (:automations::text[])
+      and s.continues_run_id is not null
 ), moved as (
     update kagzi.deliveries d
     set run_id = s.run_id, run_ids = d.run_ids || s.run_id
     from stored s
-    where d.namespace = :namespace and d.run_id = s.continues_run_id and d.status = 'RESERVED'
+    where d.namespace = :namespace and d.run_id = s.continues_run_id and d.run_id = any (:continues::uuid[])
+      and d.status = 'RESERVED'
 ), passed as (
     update kagzi.mutations m
     set holder_id = s.run_id
     from stored s
-    where m.namespace = :namespace and m.holder_id = s.continues_run_id
+    where m.namespace = :namespace and m.holder_id = s.continues_run_id and m.holder_id = any (:continues::uuid[])
 )
 select s.run_id, kagzi.now() as now from stored s;

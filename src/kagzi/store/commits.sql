@@ -13,7 +13,8 @@ with given as materialized (
     update kagzi.deliveries d
     set status = g.ending, updated_at = kagzi.now()
     from given g
-    where d.namespace = :namespace and d.run_id = g.run_id and d.status = 'RESERVED'
+    where d.namespace = :namespace and d.run_id = g.run_id and d.run_id = any (:run_ids::uuid[])
+      and d.status = 'RESERVED'
 )
 update kagzi.handlers h
 set state = case when g.changed then g.state else h.state end,
@@ -24,4 +25,5 @@ set state = case when g.changed then g.state else h.state end,
     cause = case when g.reserving and not h.dirty then 'event' else h.cause end,
     failures = 0, not_before = null, last_run_id = g.run_id, last_failure = null
 from given g
-where h.namespace = :namespace and h.automation = g.automation and h.name = g.handler;
+where h.namespace = :namespace and h.automation = g.automation and h.name = g.handler
+  and h.automation = any (:automations::text[]);

@@ -7,7 +7,8 @@ with ended as (
         last_operation = u.operation_id, last_worker = r.locked_by, locked_by = null, crashes = 0, waiting = null,
         finished_at = kagzi.now()
     from unnest(:run_ids::uuid[], :tokens::uuid[], :operation_ids::uuid[]) as u(run_id, token, operation_id)
-    where r.namespace = :namespace and r.run_id = u.run_id and r.claim_token = u.token and r.status = 'RUNNING'
+    where r.namespace = :namespace and r.run_id = u.run_id and r.run_id = any (:run_ids::uuid[])
+      and r.claim_token = u.token and r.status = 'RUNNING'
     returning r.run_id, r.parent_run_id, r.workflow_type,
               (extract(epoch from kagzi.now() - r.created_at) * 1000)::float8 as took_ms,
               case when r.awaited then r.schedule_id end as frees
@@ -38,7 +39,8 @@ set status = u.status, claim_token = null, last_token = r.claim_token, last_oper
     finished_at = case when u.status <> 'PENDING' then kagzi.now() end
 from unnest(:run_ids::uuid[], :tokens::uuid[], :operation_ids::uuid[], :statuses::text[], :errors::text[],
             :retry_ms::bigint[]) as u(run_id, token, operation_id, status, error, retry_ms)
-where r.namespace = :namespace and r.run_id = u.run_id and r.claim_token = u.token and r.status = 'RUNNING'
+where r.namespace = :namespace and r.run_id = u.run_id and r.run_id = any (:run_ids::uuid[])
+  and r.claim_token = u.token and r.status = 'RUNNING'
 returning r.run_id, r.status, r.parent_run_id, r.task_queue, r.workflow_type,
           (extract(epoch from kagzi.now() - r.created_at) * 1000)::float8 as took_ms, r.automation,
           case when r.awaited then r.schedule_id end as frees, r.available_at;
@@ -56,7 +58,8 @@ set status = case when r.started_at is null then 'CANCELLED' else r.status end,
     cancel_requested_at = coalesce(r.cancel_requested_at, kagzi.now()),
     cancel_reason = coalesce(r.cancel_reason, u.reason)
 from unnest(:run_ids::uuid[], :reasons::text[], :errors::text[]) as u(run_id, reason, error)
-where r.namespace = :namespace and r.run_id = u.run_id and r.status in ('PENDING', 'RUNNING', 'SLEEPING')
+where r.namespace = :namespace and r.run_id = u.run_id and r.run_id = any (:run_ids::uuid[])
+  and r.status in ('PENDING', 'RUNNING', 'SLEEPING')
 returning r.run_id, r.status, r.parent_run_id, r.task_queue, r.workflow_type,
           (extract(epoch from kagzi.now() - r.created_at) * 1000)::float8 as took_ms, r.automation,
           case when r.awaited then r.schedule_id end as frees;
@@ -68,7 +71,8 @@ update kagzi.workflow_runs r
 set status = u.status, available_at = null, claim_token = null, last_worker = coalesce(r.locked_by, r.last_worker),
     locked_by = null, waiting = null, parked_hash = null, error = u.error::jsonb, finished_at = kagzi.now()
 from unnest(:run_ids::uuid[], :statuses::text[], :errors::text[]) as u(run_id, status, error)
-where r.namespace = :namespace and r.run_id = u.run_id and r.status in ('PENDING', 'RUNNING', 'SLEEPING')
+where r.namespace = :namespace and r.run_id = u.run_id and r.run_id = any (:run_ids::uuid[])
+  and r.status in ('PENDING', 'RUNNING', 'SLEEPING')
 returning r.run_id, r.status, r.parent_run_id, r.task_queue, r.workflow_type,
           (extract(epoch from kagzi.now() - r.created_at) * 1000)::float8 as took_ms, r.automation,
           case when r.awaited then r.schedule_id end as frees;

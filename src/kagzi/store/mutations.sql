@@ -23,7 +23,7 @@ set status = u.status, result = u.result, result_encoding = u.encoding, failure 
 from unnest(:mutation_ids::uuid[], :statuses::text[], :results::bytea[], :encodings::text[], :failures::text[],
             :checks::integer[], :pauses::interval[])
     as u(mutation_id, status, result, encoding, failure, checks, pause)
-where m.namespace = :namespace and m.mutation_id = u.mutation_id
+where m.namespace = :namespace and m.mutation_id = u.mutation_id and m.mutation_id = any (:mutation_ids::uuid[])
 returning m.mutation_id, m.status, m.next_check_at;
 
 -- name: interrupt

@@ -10,13 +10,19 @@ cross join lateral (
            sum(coalesce(octet_length(s.payload), 0) + 200) over (order by s.arrival) as bytes
     from (
         select d.event_id, d.attempts, d.arrival, e.created_at, e.payload, e.payload_encoding
-        from kagzi.deliveries d
-        join kagzi.events e on e.namespace = :namespace and e.automation = d.automation and e.topic = d.topic
-            and e.event_id = d.event_id
-        where d.namespace = :namespace and d.automation = u.automation and d.consumer = u.consumer
-          and d.topic = u.topic and d.status = 'PENDING' and d.arrival > u.after
-        order by d.arrival
-        limit u.most + 1
+        from (
+            select d.event_id, d.attempts, d.arrival
+            from kagzi.deliveries d
+            where d.namespace = :namespace and d.automation = u.automation and d.consumer = u.consumer
+              and d.topic = u.topic and d.status = 'PENDING' and d.arrival > u.after
+            order by d.arrival
+            limit u.most + 1) as d
+        cross join lateral (
+            select e.created_at, e.payload, e.payload_encoding
+            from kagzi.events e
+            where e.namespace = :namespace and e.automation = u.automation and e.topic = u.topic
+              and e.event_id = d.event_id
+            limit 1) as e
     ) as s
 ) as p
 where p.place <= u.most and (p.bytes <= :room or p.place = 1)
@@ -33,9 +39,17 @@ from (
                and row_number() over (partition by u.number order by u.place) > 1 as cut
     from unnest(:numbers::integer[], :automations::text[], :consumers::text[], :topics::text[], :event_ids::text[])
         with ordinality as u(number, automation, consumer, topic, event_id, place)
-    join kagzi.events e on e.namespace = :namespace and e.automation = u.automation and e.topic = u.topic
-        and e.event_id = u.event_id
-    left join kagzi.deliveries d on d.namespace = :namespace and d.automation = u.automation
-        and d.consumer = u.consumer and d.topic = u.topic and d.event_id = u.event_id
+    cross join lateral (
+        select e.event_id, e.created_at, e.payload, e.payload_encoding
+        from kagzi.events e
+        where e.namespace = :namespace and e.automation = u.automation and e.topic = u.topic
+          and e.event_id = u.event_id
+        limit 1) as e
+    left join lateral (
+        select d.status, d.attempts
+        from kagzi.deliveries d
+        where d.namespace = :namespace and d.automation = u.automation and d.consumer = u.consumer
+          and d.topic = u.topic and d.event_id = u.event_id
+        limit 1) as d on true
 ) as g
 order by g.number, g.place;

@@ -4,8 +4,12 @@
 select u.number, u.topic, u.event_id, d.status, coalesce(d.updated_at >= u.since, false) as lately
 from unnest(:numbers::integer[], :automations::text[], :consumers::text[], :topics::text[], :event_ids::text[],
             :since::timestamptz[]) as u(number, automation, consumer, topic, event_id, since)
-left join kagzi.deliveries d on d.namespace = :namespace and d.automation = u.automation and d.consumer = u.consumer
-    and d.topic = u.topic and d.event_id = u.event_id
+left join lateral (
+    select d.status, d.updated_at
+    from kagzi.deliveries d
+    where d.namespace = :namespace and d.automation = u.automation and d.consumer = u.consumer and d.topic = u.topic
+      and d.event_id = u.event_id
+    limit 1) as d on true
 order by u.number;
 
 -- name: prepare
@@ -24,19 +28,23 @@ with decided as (
         prepared_title = decided.title, prepared_ui = decided.ui,
         prepared_wake_at = case when decided.wakes then decided.wake_at end
     from decided
-    where p.namespace = :namespace and p.run_id = decided.run_id
+    where p.namespace = :namespace and p.run_id = decided.run_id and p.run_id = any (:run_ids::uuid[])
 )
 update kagzi.handlers h
 set wake_at = case when decided.wakes then decided.wake_at end
 from decided
 where h.namespace = :namespace and h.automation = decided.automation and h.name = decided.consumer
+  and h.automation = any (:automations::text[])
 returning decided.run_id, h.wake_at;
 
 -- name: reserve
--- Reserves deliveries that the caller has just seen pending, under the lock of their automations.
-update kagzi.deliveries d
-set status = 'RESERVED', run_id = u.run_id, run_ids = d.run_ids || u.run_id, updated_at = kagzi.now()
+-- Reserves deliveries that the caller has just seen pending; none is ever inserted, because the caller holds their
+-- automations. Written as an insert it is one probe of the key for each, whatever the planner believes of the table.
+insert into kagzi.deliveries as d
+    (namespace, automation, consumer, topic, event_id, status, run_id, arrival, published_at)
+select :namespace, u.automation, u.consumer, u.topic, u.event_id, 'RESERVED', u.run_id, 0, kagzi.now()
 from unnest(:run_ids::uuid[], :automations::text[], :consumers::text[], :topics::text[], :event_ids::text[])
     as u(run_id, automation, consumer, topic, event_id)
-where d.namespace = :namespace and d.automation = u.automation and d.consumer = u.consumer and d.topic = u.topic
-  and d.event_id = u.event_id and d.status = 'PENDING';
+on conflict (namespace, automation, consumer, topic, event_id) do update
+set status = 'RESERVED', run_id = excluded.run_id, run_ids = d.run_ids || excluded.run_id, updated_at = kagzi.now()
+where d.status = 'PENDING';

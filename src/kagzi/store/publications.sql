@@ -31,10 +31,13 @@ with given as materialized (
     from (select distinct g.run_id from given g where g.input_id is null and g.run_id is not null) as r
     cross join lateral (
         select distinct c.input_id
-        from kagzi.deliveries d
-        join kagzi.event_causes c on c.namespace = :namespace and c.automation = d.automation and c.topic = d.topic
-            and c.event_id = d.event_id
-        where d.namespace = :namespace and d.run_id = r.run_id and d.status = 'RESERVED'
+        from (select d.automation, d.topic, d.event_id from kagzi.deliveries d
+              where d.namespace = :namespace and d.run_id = r.run_id and d.status = 'RESERVED' offset 0) as d
+        cross join lateral (
+            select c.input_id from kagzi.event_causes c
+            where c.namespace = :namespace and c.automation = d.automation and c.topic = d.topic
+              and c.event_id = d.event_id
+            offset 0) as c
         limit 1000) as c
 ), caused as (
     insert into kagzi.event_causes (namespace, automation, topic, event_id, input_id)
@@ -43,12 +46,16 @@ with given as materialized (
     left join inherited i on g.input_id is null and i.run_id = g.run_id
     where coalesce(g.input_id, i.input_id) is not null
     on conflict do nothing
+), subscribers as materialized (
+    select h.automation, h.name, t.topic
+    from kagzi.handlers h
+    cross join lateral unnest(h.subscribes) as t(topic)
+    where h.namespace = :namespace and h.automation = any (:automations::text[]) and h.removed_at is null
 ), delivered as (
     insert into kagzi.deliveries (namespace, automation, consumer, topic, event_id, status, arrival, published_at)
     select :namespace, s.automation, h.name, s.topic, s.event_id, 'PENDING', s.arrival, s.created_at
     from stored s
-    join kagzi.handlers h on h.namespace = :namespace and h.automation = s.automation and h.removed_at is null
-        and s.topic = any (h.subscribes)
+    join subscribers h on h.automation = s.automation and h.topic = s.topic
     where s.writes = 1
     on conflict do nothing
     returning automation, consumer
@@ -57,16 +64,20 @@ with given as materialized (
     union
     select d.automation, d.consumer
     from stored s
-    join kagzi.handlers h on h.namespace = :namespace and h.automation = s.automation and h.removed_at is null
-        and s.topic = any (h.subscribes)
-    join kagzi.deliveries d on d.namespace = :namespace and d.automation = s.automation and d.consumer = h.name
-        and d.topic = s.topic and d.event_id = s.event_id and d.status = 'PENDING'
+    join subscribers h on h.automation = s.automation and h.topic = s.topic
+    cross join lateral (
+        select d.automation, d.consumer
+        from kagzi.deliveries d
+        where d.namespace = :namespace and d.automation = s.automation and d.consumer = h.name and d.topic = s.topic
+          and d.event_id = s.event_id and d.status = 'PENDING'
+        limit 1) as d
     where s.writes > 1
 ), stirred as (
     update kagzi.handlers h
     set dirty = true, cause = 'event'
     from pending
-    where h.namespace = :namespace and h.automation = pending.automation and h.name = pending.consumer and not h.dirty
+    where h.namespace = :namespace and h.automation = pending.automation and h.name = pending.consumer
+      and h.automation = any (:automations::text[]) and not h.dirty
 )
 select s.automation, count(*) filter (where s.writes = 1) as created, count(*) filter (where s.writes > 1) as updated
 from stored s

@@ -12,12 +12,13 @@ with given as materialized (
     set status = g.ending, run_id = case when g.ending = 'CONSUMED' then d.run_id end, updated_at = kagzi.now(),
         attempts = d.attempts + (g.ending = 'PENDING')::integer
     from given g
-    where d.namespace = :namespace and d.run_id = g.run_id and d.status = 'RESERVED' and g.releases
+    where d.namespace = :namespace and d.run_id = g.run_id and d.run_id = any (:run_ids::uuid[])
+      and d.status = 'RESERVED' and g.releases
 ), kept as (
     update kagzi.automations a
     set continues_run_id = g.run_id
     from given g
-    where a.namespace = :namespace and a.name = g.automation and g.continues
+    where a.namespace = :namespace and a.name = g.automation and a.name = any (:automations::text[]) and g.continues
 )
 update kagzi.handlers h
 set queued = h.kind = 'PRODUCER', dirty = h.kind = 'CONSUMER', cause = 'release', failures = h.failures + 1,
@@ -25,6 +26,7 @@ set queued = h.kind = 'PRODUCER', dirty = h.kind = 'CONSUMER', cause = 'release'
     last_failure = g.error::jsonb, last_run_at = case when h.kind = 'PRODUCER' then kagzi.now() else h.last_run_at end
 from given g
 where h.namespace = :namespace and h.automation = g.automation and h.name = g.handler
+  and h.automation = any (:automations::text[])
 returning h.not_before;
 
 -- name: drop

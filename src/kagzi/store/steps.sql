@@ -115,8 +115,12 @@ where s.namespace = :namespace and s.run_id = u.run_id and s.step_id = u.step_id
 -- What is on record of these attempts, to recognise repeats.
 select s.run_id, s.attempt_id, s.status, s.retry_at, s.wake_at, kagzi.now() as now
 from unnest(:run_ids::uuid[], :step_ids::text[], :attempt_ids::uuid[]) as u(run_id, step_id, attempt_id)
-join kagzi.step_runs s
-    on s.namespace = :namespace and s.run_id = u.run_id and s.step_id = u.step_id and s.attempt_id = u.attempt_id;
+cross join lateral (
+    select s.run_id, s.attempt_id, s.status, s.retry_at, s.wake_at
+    from kagzi.step_runs s
+    where s.namespace = :namespace and s.run_id = u.run_id and s.step_id = u.step_id and s.attempt_id = u.attempt_id
+    -- Keeps it a probe of the key, whatever the planner believes of the table.
+    limit 1) as s;
 
 -- name: failures
 -- How often these steps have failed so far, not counting what a retry of the whole workflow set aside.

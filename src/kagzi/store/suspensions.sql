@@ -66,7 +66,8 @@ cross join lateral (
                    where s.namespace = :namespace and s.run_id = u.run_id and s.kind = 'CANCEL' and s.is_latest)
         as recorded
 ) as cancelled
-where r.namespace = :namespace and r.run_id = u.run_id and r.claim_token = u.token and r.status = 'RUNNING'
+where r.namespace = :namespace and r.run_id = u.run_id and r.run_id = any (:run_ids::uuid[])
+  and r.claim_token = u.token and r.status = 'RUNNING'
   and waits.known = u.named
 returning r.run_id, r.task_queue, r.status, nullif(r.available_at, 'infinity') as available_at,
           r.available_at <= kagzi.now() as due;
@@ -98,7 +99,8 @@ set status = 'PENDING', available_at = kagzi.now() + u.retry_ms * interval '1 mi
     last_token = r.claim_token, last_operation = u.operation_id, last_worker = r.locked_by, locked_by = null, crashes = 0
 from unnest(:run_ids::uuid[], :tokens::uuid[], :operation_ids::uuid[], :retry_ms::bigint[])
          as u(run_id, token, operation_id, retry_ms)
-where r.namespace = :namespace and r.run_id = u.run_id and r.claim_token = u.token and r.status = 'RUNNING'
+where r.namespace = :namespace and r.run_id = u.run_id and r.run_id = any (:run_ids::uuid[])
+  and r.claim_token = u.token and r.status = 'RUNNING'
 returning r.run_id, r.task_queue, r.status, r.available_at, r.available_at <= kagzi.now() as due;
 
 -- name: set_state
@@ -108,5 +110,6 @@ update kagzi.workflow_runs r
 set state = case when r.state_number < u.number then u.state::jsonb else r.state end,
     state_number = greatest(r.state_number, u.number)
 from unnest(:run_ids::uuid[], :states::text[], :numbers::integer[]) as u(run_id, state, number)
-where r.namespace = :namespace and r.run_id = u.run_id and r.status = 'RUNNING'
+where r.namespace = :namespace and r.run_id = u.run_id and r.run_id = any (:run_ids::uuid[])
+  and r.status = 'RUNNING'
 returning r.run_id, r.state_number;

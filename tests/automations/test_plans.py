@@ -1,0 +1,115 @@
+"""What a statement reads, when its plan was made while the tables were as good as empty and they have grown since: the
+rows it is about, and not the others. Counted, never timed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import asyncpg
+import pytest_asyncio
+from asyncpg.connection import Connection
+
+from kagzi.store import batch
+from kagzi.store.database import Database
+from kagzi.store.operation import Operation
+from tests.automations.stage import LEASE, MAIL, NAMESPACE, RULES, SETTINGS, Held, Stage, consumer, event, producer
+
+# As on the connections of the lanes.
+PLANNED_ONCE = {**SETTINGS, "plan_cache_mode": "force_generic_plan", "enable_seqscan": "off"}
+
+_GROW = """
+insert into kagzi.automations (namespace, name, definition_hash, task_queue, deployments)
+select 'default', 'grown-' || i, '1', 'default', '{}' from generate_series(1, 3000) i;
+insert into kagzi.handlers (namespace, automation, name, kind, subscribes)
+select 'default', 'grown-' || i, 'add', 'CONSUMER', '{mail}' from generate_series(1, 3000) i;
+insert into kagzi.events (namespace, automation, topic, event_id)
+select 'default', 'grown-' || i % 3000, 'mail', 'e' || i from generate_series(1, 20000) i;
+insert into kagzi.deliveries (namespace, automation, consumer, topic, event_id, status, arrival, published_at, run_id)
+select 'default', 'grown-' || i % 3000, 'add', 'mail', 'e' || i,
+       (array['PENDING', 'RESERVED', 'CONSUMED'])[1 + i % 3], i, kagzi.now(), md5(i::text)::uuid
+from generate_series(1, 20000) i;
+insert into kagzi.event_causes (namespace, automation, topic, event_id, input_id)
+select 'default', 'grown-' || i % 3000, 'mail', 'e' || i, md5(i::text)::uuid from generate_series(1, 20000) i;
+insert into kagzi.mutations (namespace, mutation_id, automation, handler, run_id, holder_id, attempt_id, claim_token,
+                             tool, idempotency_key, status, has_reconciler)
+select 'default', md5(i::text)::uuid, 'grown', 'add', md5(i::text)::uuid, md5(i::text)::uuid, md5(i::text)::uuid,
+       md5(i::text)::uuid, 'tool', 'key', 'IN_FLIGHT', true
+from generate_series(1, 20000) i;
+insert into kagzi.workflow_runs (namespace, run_id, task_queue, workflow_type, status, available_at, automation)
+select 'default', md5(i::text)::uuid, 'elsewhere', 'x', 'SLEEPING', kagzi.now(), 'sleeping-' || i
+from generate_series(1, 20000) i;
+insert into kagzi.workflow_payloads (namespace, run_id)
+select 'default', md5(i::text)::uuid from generate_series(1, 20000) i;
+insert into kagzi.step_runs (namespace, run_id, step_id, attempt_number, attempt_id, position, status, kind)
+select 'default', md5(i::text)::uuid, 'mutate', 1, md5(i::text)::uuid, 1, 'RUNNING', 'FUNCTION'
+from generate_series(1, 20000) i;
+"""
+
+
+@pytest_asyncio.fixture
+async def kept(database_url: str) -> AsyncIterator[Connection]:
+    """A connection that keeps the plans it has made."""
+    connection = await asyncpg.connect(database_url, server_settings=PLANNED_ONCE)
+    yield connection
+    await connection.close()
+
+
+async def _read(kept: Connection, *operations: Operation) -> dict[str, int]:
+    """Applies operations; gives the rows that were read in each table."""
+    counted = "select relname, seq_tup_read + idx_tup_fetch as read from pg_stat_xact_user_tables"
+    async with kept.transaction():
+        before = {row["relname"]: row["read"] for row in await kept.fetch(counted)}
+        await batch.apply(kept, NAMESPACE, operations, LEASE, RULES)
+        after = {row["relname"]: row["read"] for row in await kept.fetch(counted)}
+    assert not any(one.refused for one in operations), operations[0].answer
+    return {table: read - before.get(table, 0) for table, read in after.items() if read}
+
+
+async def _life(stage: Stage, kept: Connection, names: list[str]) -> dict[str, dict[str, int]]:
+    """A run of each of these automations, phase by phase."""
+    held = [one for one in await stage.claim_all() if one.task.automation in names]
+    assert len(held) == len(names)
+    begun = [stage.beginning(one) for one in held]
+    phases: dict[str, list[Operation]] = {
+        "peek": [stage.peeking(one) for one in held],
+        "prepare": [stage.preparing(one, {"mail": ["m1"]}) for one in held],
+        "begin": begun,
+        "finish": [_finish(stage, one, begin) for one, begin in zip(held, begun, strict=True)],
+        "commit": [stage.committing(one, event("r1", "row")) for one in held],
+    }
+    return {phase: await _read(kept, *operations) for phase, operations in phases.items()}
+
+
+def _finish(stage: Stage, held: Held, begin: Operation) -> Operation:
+    return stage.finishing(held, begin.body.mutation_id, "APPLIED", step=begin.body.step)
+
+
+async def _deployed(stage: Stage, names: list[str]) -> None:
+    for name in names:
+        await stage.deploy(consumer(publishes=["row"]), consumer("tell", ["row"]), producer(), name=name)
+        await stage.publish(event("m1", input=MAIL), name=name)
+
+
+async def test_plans_made_on_empty_tables_read_only_what_they_are_about_when_the_tables_have_grown(
+    stage: Stage, kept: Connection
+) -> None:
+    await stage.connection.execute("alter table kagzi.deliveries set (autovacuum_enabled = off)")
+    await _deployed(stage, ["first"])
+    await _life(stage, kept, ["first"])
+    await stage.connection.execute(_GROW)
+    names = [f"flow-{number}" for number in range(10)]
+    await _deployed(stage, names)
+    read = await _life(stage, kept, names)
+    for phase, tables in read.items():
+        for table, rows in tables.items():
+            assert rows <= 20 * len(names), f"{phase} reads {rows} rows of {table}"
+
+
+async def test_the_lanes_keep_their_plans(database_url: str) -> None:
+    database = await Database(database_url, planned_once=True).open()
+    try:
+        assert await database.read(lambda c: c.fetchval("show plan_cache_mode")) == "force_generic_plan"
+        assert await database.read(lambda c: c.fetchval("show enable_seqscan")) == "off"
+    finally:
+        await database.close()
