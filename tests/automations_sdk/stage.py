@@ -20,6 +20,7 @@ from kagzi.protocol.v1 import automation_pb2 as pb
 from kagzi.protocol.v1 import worker_pb2 as worker
 from kagzi.protocol.v1.common_pb2 import ErrorDetail, Payload, Step
 from kagzi.sdk.codec import Chain
+from kagzi.sdk.residents import Residents
 
 NOW_US = 1_900_000_000_000_000
 # What the server says to an operation: the answer, or why it refuses.
@@ -44,6 +45,7 @@ class Stage:
         self.codecs = Chain()
         self.executor: Executor = ThreadPoolExecutor(2)
         self.in_place_us = 0
+        self.residents = Residents(0)
         self.sent: list[tuple[str, Any]] = []
         self.over = asyncio.Event()
         self.leased = True

@@ -59,6 +59,7 @@ class Place:
         self.served = served
         self.free = free
         self.lends = False
+        self.residents: dict[str, str] = {}
         self.given: list[Delivery] = []
         self._arrived = asyncio.Event()
 

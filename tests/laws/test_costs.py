@@ -80,6 +80,8 @@ def _arguments(count: int, types: tuple[str, ...]) -> dict[str, Any]:
         "count": count,
         "tokens": [new_id() for _ in range(count)],
         "worker_ids": [new_id() for _ in range(count)],
+        "homes": [new_id()],
+        "hold": claims.OFFERED_FIRST,
         "lease": timedelta(seconds=30),
         "poison_at": POISON_AT,
         "poison_error": "{}",

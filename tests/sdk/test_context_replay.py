@@ -228,12 +228,18 @@ async def _history(rig: Rig, handle: Handle[Any]) -> list[Any]:
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-@given(node=PROGRAMS, interruptions=st.lists(st.integers(1, 3), max_size=3), in_place=st.booleans())
+@given(
+    node=PROGRAMS,
+    interruptions=st.lists(st.integers(1, 3), max_size=3),
+    in_place=st.booleans(),
+    residents=st.sampled_from([0, 1_000]),
+)
 async def test_the_code_sees_the_same_live_and_in_replay(
-    rig: Rig, worker: Worker, node: Node, interruptions: list[int], in_place: bool
+    rig: Rig, worker: Worker, node: Node, interruptions: list[int], in_place: bool, residents: int
 ) -> None:
     assert worker._shift is not None
     worker._shift.in_place_us = IN_PLACE_US if in_place else 0
+    worker._shift.residents._most = residents
     run_id = str(uuid.uuid4())
     left = Interruptions(interruptions, lambda: _interrupt(worker, run_id))
     watched[run_id] = left

@@ -450,9 +450,9 @@ async def clings(ctx: Context) -> str:
             raise
 
 
-async def test_a_run_that_is_given_back_hears_nothing_that_it_could_swallow_and_records_nothing(rig: Rig) -> None:
+async def test_a_run_that_is_dropped_hears_nothing_that_it_could_swallow_and_records_nothing(rig: Rig) -> None:
     closing.clear()
-    async with rig.working(clings):
+    async with rig.working(clings, residents=0):
         handle = await rig.client.start(clings)
         await rig.sleeping(handle)
         assert closing == ["Dropped"]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import uuid
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Self
 
 import grpc
@@ -18,11 +19,19 @@ from kagzi.protocol.v1.worker_pb2_grpc import WorkerServiceStub
 class Line:
     """One stream of the worker `instance`, which serves one type."""
 
-    def __init__(self, address: str, workflow_type: str, instance: str = "", held: tuple[pb.Held, ...] = ()) -> None:
+    def __init__(
+        self,
+        address: str,
+        workflow_type: str,
+        instance: str = "",
+        held: tuple[pb.Held, ...] = (),
+        residents: tuple[pb.Held, ...] = (),
+    ) -> None:
         self.instance = instance or str(uuid.uuid4())
         self._address = address
         self._type = workflow_type
         self._held = held
+        self._residents = residents
         self._channel: grpc.aio.Channel | None = None
         self._call: Any = None
         self._reading: asyncio.Task[None] | None = None
@@ -31,11 +40,22 @@ class Line:
         self.frames: list[pb.ConnectResponse] = []
         self.ended = False
 
+    @contextlib.asynccontextmanager
+    async def opened(self) -> AsyncIterator[Any]:
+        """The bare call, after its hello."""
+        async with grpc.aio.insecure_channel(self._address) as channel:
+            call: Any = WorkerServiceStub(channel).Connect()
+            await call.write(self._hello())
+            yield call
+
+    def _hello(self) -> pb.ConnectRequest:
+        worker = pb.RegisterRequest(instance=self.instance, types=[pb.ServedType(name=self._type)])
+        return pb.ConnectRequest(hello=pb.Hello(worker=worker, held=self._held, residents=self._residents))
+
     async def __aenter__(self) -> Self:
         self._channel = grpc.aio.insecure_channel(self._address)
         self._call = WorkerServiceStub(self._channel).Connect()
-        worker = pb.RegisterRequest(instance=self.instance, types=[pb.ServedType(name=self._type)])
-        await self._call.write(pb.ConnectRequest(hello=pb.Hello(worker=worker, held=self._held)))
+        await self._call.write(self._hello())
         self._reading = asyncio.create_task(self._read())
         await self.until(lambda: bool(self.frames))
         return self

@@ -159,14 +159,18 @@ async def test_code_gets_a_copy_of_the_recorded_bytes_also_live(client: Client) 
     assert shared == [1, 2, 3]
 
 
-async def test_results_are_handed_over_one_at_a_time_in_the_order_on_record(client: Client) -> None:
-    handle = await client.start(racing)
-    await sleeping(handle)
-    live = list(marks[handle.run_id])
-    assert live.index("quick has it") < live.index("slow has it")
-    marks[handle.run_id].clear()
-    await handle.signal("go")
-    assert await handle.result(timeout=10) == ["slow", "quick", "twin"]
+async def test_results_are_handed_over_one_at_a_time_in_the_order_on_record(server: Server) -> None:
+    async with (
+        Client(server.address) as client,
+        Worker(server.address, workflows=[racing], residents=0),
+    ):
+        handle = await client.start(racing)
+        await sleeping(handle)
+        live = list(marks[handle.run_id])
+        assert live.index("quick has it") < live.index("slow has it")
+        marks[handle.run_id].clear()
+        await handle.signal("go")
+        assert await handle.result(timeout=10) == ["slow", "quick", "twin"]
     assert marks[handle.run_id] == live
 
 
@@ -227,7 +231,7 @@ async def test_a_short_wait_is_waited_out_in_place_and_the_run_is_not_given_back
 async def test_the_state_is_published_once_and_not_again_in_replay(server: Server) -> None:
     async with (
         Relay(server.address) as relay,
-        Worker(relay.address, workflows=[publishing]),
+        Worker(relay.address, workflows=[publishing], residents=0),
         Client(server.address) as client,
     ):
         handle = await client.start(publishing)

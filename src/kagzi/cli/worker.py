@@ -23,6 +23,9 @@ def worker(
     concurrency: Annotated[
         int | None, typer.Option(help="How many runs at a time (KAGZI_CONCURRENCY); else 100.")
     ] = None,
+    residents: Annotated[
+        int | None, typer.Option(help="How many waiting runs stay in memory (KAGZI_RESIDENTS); else 1000.")
+    ] = None,
     url: Annotated[
         str | None, typer.Option(help="The servers (KAGZI_URL), as a:50051,b:50051; else the local one.")
     ] = None,
@@ -36,6 +39,7 @@ def worker(
     options = {
         "--queue": queue,
         "--concurrency": concurrency,
+        "--residents": residents,
         "--url": url,
         "--namespace": namespace,
         "--drain-timeout": drain_timeout,
@@ -44,7 +48,7 @@ def worker(
         if watch:
             _watch(module, options)
         else:
-            _work(module, queue, concurrency, url, namespace, drain_timeout)
+            _work(module, queue, concurrency, residents, url, namespace, drain_timeout)
     except ConfigError as error:
         _end(str(error), USAGE)
     except ServerError as error:
@@ -66,6 +70,7 @@ def _work(
     module: str,
     queue: str | None,
     concurrency: int | None,
+    residents: int | None,
     url: str | None,
     namespace: str | None,
     drain_timeout: str | None,
@@ -89,6 +94,7 @@ def _work(
         automations=[each for each in served if isinstance(each, Automation)],
         queue=queue,
         concurrency=concurrency,
+        residents=residents,
         namespace=namespace,
         drain_timeout=drain_timeout,
     )

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -137,9 +137,9 @@ def parked(mismatch: Mismatch, definition: Workflow[Any, Any]) -> Ending:
     )
 
 
-def suspended(held: Sequence[Pending]) -> pb.Suspend:
+def suspended(held: Iterable[Pending], *, kept: bool) -> pb.Suspend:
     """Everything waits: the run is given back with what it waits for."""
-    return pb.Suspend(step_ids=[pending.step_id for pending in held], operation_id=_operation_id())
+    return pb.Suspend(step_ids=[pending.step_id for pending in held], operation_id=_operation_id(), kept=kept)
 
 
 def stuck(run: Execution) -> Ending:

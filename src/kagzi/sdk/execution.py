@@ -1,6 +1,7 @@
 """One run, executed. The code runs on a loop of its own until it rests; then exactly one result is handed to it, on
 record or new, and it runs again. No step body begins while results on record remain, or before every result the code
-has got is durable. When nothing can move by itself the run is given back with what it waits for.
+has got is durable. When nothing can move by itself the run is given back with what it waits for; its code is left as it
+is, to go on from there when the run comes back here before anything else happened to it.
 
 `_turn` is the whole of it: it shows every way a run goes on and every way it ends.
 """
@@ -36,9 +37,17 @@ from kagzi.sdk.waits import Waits
 
 log = logging.getLogger("kagzi.worker")
 
+# A run that goes on from memory and finds, this often in a row, nothing of what it was woken for is given back to be
+# replayed: if the record knows of something that memory does not, it would go round for ever.
+_FRUITLESS = 3
+# What a run takes besides its payloads, each of its steps, and each byte of a payload once the code has it as a value.
+_BYTES_A_RUN = 16_384
+_BYTES_A_STEP = 512
+_BYTES_A_BYTE = 4
+
 
 class Execution:
-    """A delivered run until it is given away."""
+    """A delivered run until it is given away, and after that for as long as it stays in memory."""
 
     def __init__(self, delivery: pb.Delivery, definition: Workflow[Any, Any], host: Host) -> None:
         self.run_id = delivery.run_id
@@ -57,6 +66,11 @@ class Execution:
         self.loop = RunLoop(self.readings, on_trouble=self._trouble)
         self.over = False
         self.draining = False
+        # It was given back and stays in memory: nothing moves.
+        self.suspended = False
+        # How far it was when it was last suspended, and how often it came back since without getting further.
+        self._reached = (-1, -1)
+        self._fruitless = 0
         self._root: asyncio.Task[Any] | None = None
         self._real = asyncio.get_running_loop()
         self._turning = False
@@ -98,6 +112,23 @@ class Execution:
         given = self.delivery.input if self.delivery.HasField("input") else Payload(data=b"null")
         return self.values.decode(given, self.definition.input, "input")
 
+    def resume(self, delivery: pb.Delivery) -> None:
+        """The run is this worker's again, and nothing was recorded since it was suspended: it goes on from there."""
+        self.token = delivery.claim_token
+        self.suspended = False
+        self.waits.resume(delivery)
+        self._turn()
+
+    @property
+    def weight(self) -> int:
+        """About how many bytes of memory it takes."""
+        payloads = self._delivered_bytes + self.handover.given_bytes
+        return _BYTES_A_RUN + _BYTES_A_STEP * len(self.ledger.requests) + _BYTES_A_BYTE * payloads
+
+    @cached_property
+    def _delivered_bytes(self) -> int:
+        return self.delivery.ByteSize()
+
     def wake(self, facts: Sequence[pb.Fact]) -> None:
         """Something happened that the run may wait for."""
         self.waits.learn(facts)
@@ -115,14 +146,14 @@ class Execution:
 
     def turn(self) -> None:
         """Takes a turn soon; any number of calls before it are one."""
-        if not self._turning and not self.over:
+        if not self._turning and not self.over and not self.suspended:
             self._turning = True
             self._real.call_soon(self._turn)
 
     def _turn(self) -> None:
         """Runs the code until it rests, handing over one result at a time; then goes on, waits, or ends."""
         self._turning = False
-        if self.over or self._root is None:
+        if self.over or self.suspended or self._root is None:
             return
         try:
             if not self.loop.quiescent:
@@ -164,14 +195,40 @@ class Execution:
         if soon or self.agenda.moves_by_itself(self.host.in_place_us):
             self._wait_in_place(due_us)
         elif self.agenda.held:
-            self._finish("suspend", endings.suspended(list(self.agenda.held.values())))
+            self._suspend()
         else:
             self._finish(*endings.stuck(self))
 
-    def _wait_in_place(self, due_us: int | None) -> None:
+    def _suspend(self) -> None:
+        """Gives the run back. Its code hears nothing of that, unless it cannot stay in memory."""
+        held = self.agenda.held.values()
+        if not self.host.residents.open:
+            self._finish("suspend", endings.suspended(held, kept=False))
+            return
+        reached = (self.ledger.position, self.ledger.seq)
+        self._fruitless = self._fruitless + 1 if reached == self._reached else 0
+        self._reached = reached
+        if self._fruitless >= _FRUITLESS:
+            self._finish("release", endings.release())
+            return
+        self._stop_timer()
+        self.suspended = True
+        self.send("suspend", endings.suspended(held, kept=True), self._stay)
+        self.host.done(self)
+
+    def _stay(self, _: pb.Answer | None) -> None:
+        if self.host.residents.open:
+            self.host.residents.keep(self)
+        else:
+            self.drop()
+
+    def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def _wait_in_place(self, due_us: int | None) -> None:
+        self._stop_timer()
         if due_us is not None:
             delay = max(0.0, (due_us - self.waits.now_us()) / 1_000_000)
             self._timer = self._real.call_later(delay, self.turn)
@@ -269,8 +326,7 @@ class Execution:
 
     def _stop(self) -> None:
         self.over = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self._stop_timer()
         for pending in self.agenda.open.values():
             pending.stop_body()
             pending.take_back()

@@ -34,6 +34,8 @@ class Handover:
         self._asked = False
         # Results the code has got that are not durable yet.
         self.unacknowledged = 0
+        # What the code has got live, in bytes.
+        self.given_bytes = 0
 
     def __bool__(self) -> bool:
         """Whether new results wait for their turn."""
@@ -109,6 +111,8 @@ class Handover:
         self._run.agenda.set(pending, State.CLOSED)
         if pending.future.done():
             return
+        if output is not None and pending.request.record is None:
+            self.given_bytes += len(output.data)
         try:
             pending.future.set_result(pending.decode(output))
         except PayloadError as error:
@@ -154,7 +158,7 @@ class Handover:
         if judged.will_retry:
             self._run.agenda.set(pending, State.HELD)
             pending.in_doubt = False
-            pending.due_us = self._run.waits.now_us() + judged.delay_ms * 1_000
+            pending.due_us = judged.retry_at_us or self._run.waits.now_us() + judged.delay_ms * 1_000
         else:
             assert completion.failure is not None
             self._fail(pending, completion.failure, pending.attempt_number)

@@ -12,6 +12,7 @@ from kagzi.protocol.v1.worker_pb2 import Answer
 from kagzi.sdk.codec import Chain
 from kagzi.sdk.definition import Workflow
 from kagzi.sdk.lease import Run
+from kagzi.sdk.residents import Residents
 
 # A wait this short is waited for in place: giving the run back and claiming it again would take longer.
 IN_PLACE_US = 2_000_000
@@ -25,6 +26,8 @@ class Host(Protocol):
     executor: Executor
     # Waits shorter than this are waited for in place; 0: every wait gives the run back, for a clock that tests move.
     in_place_us: int
+    # Where suspended runs stay.
+    residents: Residents
 
     def send(self, run: Run, name: str, body: Message, answered: Callable[[Answer | None], None] | None = None) -> None:
         """Sends an operation with the next frame, after those sent before. `answered` gets the answer, or None when

@@ -67,6 +67,10 @@ class Listener(Protocol):
 
     def told(self, run: pb.Held, facts: Sequence[pb.Fact], /) -> None: ...
 
+    def evicted(self) -> list[pb.Held]:
+        """Suspended runs that it does not keep any more although a server believes so; each once."""
+        ...
+
     def lost(self, run: pb.Held, /) -> None: ...
 
     def asked_to_drain(self) -> None: ...
@@ -257,7 +261,7 @@ class Link:
                     await call.write(frame)
 
     def _frame(self) -> tuple[pb.ConnectRequest, bool]:
-        frame = pb.ConnectRequest(delivered=self._delivered)
+        frame = pb.ConnectRequest(delivered=self._delivered, evicted=self._listener.evicted())
         self._delivered.clear()
         credit = self._listener.room - self._credit
         if credit > 0:

@@ -24,6 +24,7 @@ from kagzi.sdk.served import Deployable, Served
 
 DEFAULT_QUEUE = "default"
 _CONCURRENCY = 100
+_RESIDENTS = 1_000
 _MOST = 10_000
 _DRAIN_TIMEOUT = "30s"
 
@@ -36,6 +37,8 @@ class Post:
     namespace: str
     queue: str
     concurrency: int
+    # How many suspended runs stay in memory.
+    residents: int
     workflows: Mapping[str, Workflow[Any, Any]]
     automations: Sequence[Deployable]
     # Every type it serves, by name: its workflows and the handlers of its automations.
@@ -55,6 +58,7 @@ class Post:
         automations: Iterable[object] = (),
         queue: str | None,
         concurrency: int | None,
+        residents: int | None = None,
         namespace: str | None,
         api_key: str | None,
         tls: Tls,
@@ -72,6 +76,7 @@ class Post:
             namespace=calls.resolve_namespace(namespace, key),
             queue=queue,
             concurrency=_concurrency(concurrency),
+            residents=_residents(residents),
             workflows=named,
             automations=deployables,
             served=_served(named, deployables),
@@ -112,13 +117,20 @@ def resolve_queue(queue: str | None = None) -> str:
 
 
 def _concurrency(given: int | None) -> int:
-    found: int | str = given if given is not None else os.environ.get("KAGZI_CONCURRENCY") or _CONCURRENCY
+    what = "concurrency (KAGZI_CONCURRENCY) is how many runs a worker holds at once"
+    return _number(given, "KAGZI_CONCURRENCY", _CONCURRENCY, 1, what)
+
+
+def _residents(given: int | None) -> int:
+    what = "residents (KAGZI_RESIDENTS) is how many suspended runs a worker keeps in memory"
+    return _number(given, "KAGZI_RESIDENTS", _RESIDENTS, 0, what)
+
+
+def _number(given: int | None, variable: str, default: int, least: int, what: str) -> int:
+    found: int | str = given if given is not None else os.environ.get(variable) or default
     number = int(found) if isinstance(found, str) and found.isascii() and found.isdecimal() else found
-    if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number <= _MOST:
-        raise ConfigError(
-            f"concurrency (KAGZI_CONCURRENCY) is how many runs a worker holds at once: a whole number from 1 to "
-            f"{_MOST}, and not {found!r}."
-        )
+    if not isinstance(number, int) or isinstance(number, bool) or not least <= number <= _MOST:
+        raise ConfigError(f"{what}: a whole number from {least} to {_MOST}, and not {found!r}.")
     return number
 
 

@@ -24,6 +24,7 @@ from kagzi.sdk.lease import Lease, Leases, Run, may_begin
 from kagzi.sdk.link import Link
 from kagzi.sdk.outbox import Answered, Outbox
 from kagzi.sdk.post import Post
+from kagzi.sdk.residents import Residents, close
 from kagzi.sdk.served import Served
 from kagzi.sdk.threads import Threads
 
@@ -44,6 +45,7 @@ class Shift:
         self.codecs: Chain = post.codecs
         self.executor: Executor = Threads(post.concurrency)
         self.in_place_us = IN_PLACE_US
+        self.residents = Residents(post.residents)
         self.leases = Leases()
         self.outbox = Outbox(wake=self._wake, settled=self._free, fallen=self._fall)
         deployments = Deployments(post.namespace, post.definitions(), str(uuid_utils.uuid4()))
@@ -54,6 +56,8 @@ class Shift:
         self.drain_asked = asyncio.Event()
         self._post = post
         self._execute = execute
+        # Called when a run begins or goes on here.
+        self.stirred: Callable[[], None] = lambda: None
         # Made anew for each shift, so that two workers of one process are two.
         self._registration = post.registration(str(uuid_utils.uuid4()))
         self._worker_id = ""
@@ -64,9 +68,10 @@ class Shift:
 
     async def drain(self, hurry: asyncio.Event) -> None:
         """Takes no more runs and lets those held get on until the drain timeout, or until there is a hurry. What is
-        left then is interrupted and given back.
+        left then is interrupted and given back. Suspended runs go on elsewhere.
         """
         self._open = False
+        self.residents.close()
         if self.leases:
             # Credits cannot be taken back, but a new stream has none.
             self.link.reconnect()
@@ -83,6 +88,7 @@ class Shift:
             goodbye = pb.DeregisterRequest(namespace=self.namespace, worker_id=self._worker_id)
             if not await self.link.deregister(goodbye, _GOODBYE_WITHIN):
                 log.warning("no server heard the goodbye: what is still held comes back when its lease runs out")
+        self.residents.close()
         for lease in self.leases.all():
             self._loop.call_soon(self._lose, lease)
         self.outbox.close()
@@ -146,7 +152,11 @@ class Shift:
             for lease in self.leases.all()
             if lease.execution is not None or lease.delivery is not None or lease.over
         ]
-        return pb.Hello(worker=self._registration, held=held)
+        return pb.Hello(worker=self._registration, held=held, residents=self.residents.held())
+
+    def evicted(self) -> list[pb.Held]:
+        """Suspended runs that are no longer in memory."""
+        return self.residents.evicted()
 
     def welcomed(self, welcome: pb.RegisterResponse, sent_at: float) -> None:
         """A server took the hello."""
@@ -181,14 +191,24 @@ class Shift:
         if definition is None or not self._open:
             self._release(lease)
             return
-        try:
-            lease.execution = self._execute(delivery, definition, self)
-        except Exception:
-            log.exception("run %s could not begin", lease.run_id)
-            self._lose(lease)
+        self.stirred()
+        resident = self.residents.take(delivery)
+        if resident is not None:
+            lease.execution = resident
+            self._loop.call_soon(self._guarded, lease, resident.resume, delivery)
+        elif delivery.resident:
+            # Evicted while the delivery was on its way. It comes again, with its history.
+            self._release(lease)
             return
+        else:
+            try:
+                lease.execution = self._execute(delivery, definition, self)
+            except Exception:
+                log.exception("run %s could not begin", lease.run_id)
+                self._lose(lease)
+                return
+            self._loop.call_soon(self._guarded, lease, lease.execution.begin)
         lease.delivery = None
-        self._loop.call_soon(self._guarded, lease, lease.execution.begin)
         if lease.early:
             facts, lease.early = lease.early, []
             self._tell(lease, facts)
@@ -223,6 +243,8 @@ class Shift:
         if lease is not None and not lease.over:
             log.warning("run %s is not held here any more: it was ended, or somebody else has it", lease.run_id)
             self._lose(lease)
+        else:
+            self.residents.lose(run)
 
     def asked_to_drain(self) -> None:
         """A notice is a hint, which a server that stops gives too; the worker's own row decides."""
@@ -266,8 +288,9 @@ class Shift:
         """Nothing more is written for the run."""
         lease.lost = True
         self.outbox.forget(lease)
-        if self._free(lease) and lease.execution is not None and not lease.over:
-            self._loop.call_soon(_drop, lease.execution)
+        if self._free(lease) and lease.execution is not None:
+            # Also one that was suspended and will not hear whether that was accepted.
+            self._loop.call_soon(close, lease.execution)
 
     def _free(self, lease: Lease) -> bool:
         """Its slot is free: there is credit to give."""
@@ -281,10 +304,3 @@ class Shift:
 
     def _wake(self) -> None:
         self.link.wake()
-
-
-def _drop(execution: Run) -> None:
-    try:
-        execution.drop()
-    except Exception:
-        log.exception("run %s could not be dropped in order", execution.run_id)

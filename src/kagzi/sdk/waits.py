@@ -66,6 +66,12 @@ class Waits:
         if now_us > self.now_us():
             self._now_us, self._read_at = now_us, time.monotonic()
 
+    def resume(self, delivery: pb.Delivery) -> None:
+        """The run goes on from memory: what came since, and nobody remembers what it asked to be told of."""
+        self._registered.clear()
+        self.observe(delivery.now_us)
+        self.learn(delivery.facts)
+
     def learn(self, facts: Sequence[pb.Fact]) -> None:
         """Takes facts in; those known already change nothing."""
         for fact in facts:

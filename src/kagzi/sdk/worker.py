@@ -36,7 +36,10 @@ def execute(delivery: pb.Delivery, served: Workflow[Any, Any] | Served, shift: S
 
 class Worker:
     """A worker for one queue. What is not given comes from KAGZI_URL, KAGZI_NAMESPACE, KAGZI_API_KEY, KAGZI_QUEUE,
-    KAGZI_CONCURRENCY and KAGZI_DRAIN_TIMEOUT, or is the default.
+    KAGZI_CONCURRENCY, KAGZI_RESIDENTS and KAGZI_DRAIN_TIMEOUT, or is the default.
+
+    `concurrency` is how many runs it holds at once, `residents` how many more that wait for something stay in memory,
+    to go on from there: with 0, and beyond the number, a run that waits is closed and replayed when it wakes.
 
     `target` may name several servers, as "a:50051,b:50051": when one goes away the worker goes on at the next.
     """
@@ -49,6 +52,7 @@ class Worker:
         automations: Iterable[object] = (),
         queue: str | None = None,
         concurrency: int | None = None,
+        residents: int | None = None,
         namespace: str | None = None,
         api_key: str | None = None,
         tls: Tls = None,
@@ -62,6 +66,7 @@ class Worker:
             automations=automations,
             queue=queue,
             concurrency=concurrency,
+            residents=residents,
             namespace=namespace,
             api_key=api_key,
             tls=tls,

@@ -226,6 +226,7 @@ class Server:
         self.announcer.on_ended(self.tallies.ended)
         self.announcer.on_ended(self.watchers.ended)
         self.announcer.on_applied(self.watchers.applied)
+        self.announcer.on_ended(self.streams.ended)
         self.notifier.subscribe(Kind.WORK, self.dispatcher.heard)
         self.notifier.subscribe(Kind.TOLD, self.streams.heard)
         self.notifier.subscribe(Kind.ENDED, self.watchers.heard)

@@ -162,7 +162,7 @@ class Dispatcher:
 
     def slot(self, place: Place) -> Slot:
         """A slot at a place that was taken; it is handed over or restored."""
-        slot = Slot(place.worker_id, str(uuid_utils.uuid4()))
+        slot = Slot(place.worker_id, str(uuid_utils.uuid4()), residents=place.residents)
         self._reserved[slot.token] = place
         return slot
 
@@ -347,7 +347,15 @@ class Queue(Loop):
                 return
 
     def _take(self, group: Group) -> list[Place]:
+        """Free places for one claim: some at each worker that keeps runs in memory, for these go there, then wherever
+        most is free.
+        """
         places: list[Place] = []
+        keeping = [place for place in group.places if place.residents] if len(group.places) > 1 else []
+        for keeper in keeping:
+            taken = max(0, min(keeper.free, _MOST // (len(keeping) + 1)))
+            keeper.free -= taken
+            places += [keeper] * taken
         while len(places) < _MOST and (place := group.take()) is not None:
             places.append(place)
         return places

@@ -22,6 +22,8 @@ class Place(Protocol):
     free: int
     # What follows a run of its own may take that run's place.
     lends: bool
+    # Suspended runs that it says it keeps in memory, by id, with the tokens they were suspended with.
+    residents: dict[str, str]
 
     def deliver(self, delivery: Delivery) -> None:
         """A claimed run for this worker; the claim is durable."""

@@ -5,10 +5,11 @@ its lock would be missed, and an acknowledged step would run again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import groupby
+from uuid import UUID
 
 import msgspec
 from asyncpg import Record
@@ -52,6 +53,8 @@ _recover = _sql.bind("recover", columns=_CLAIMED)
 _suspicious = _sql.bind("suspicious", columns=("worker_id",))
 _next_due = _sql.bind("next_due", columns=("due", "suspects_due", "at", "now"))
 
+# How long a run that is due is offered to the worker that keeps it in memory, before anybody may have it.
+OFFERED_FIRST = timedelta(milliseconds=50)
 # A run that takes its worker down this often is set aside.
 POISON_AT = 5
 _POISON_ERROR = msgspec.json.encode(
@@ -105,6 +108,8 @@ async def claim(
         count=len(slots),
         tokens=[slot.token for slot in slots],
         worker_ids=[slot.worker_id for slot in slots],
+        homes=list({slot.worker_id for slot in slots}),
+        hold=OFFERED_FIRST,
         lease=lease,
         poison_at=POISON_AT,
         poison_error=_POISON_ERROR,
@@ -132,8 +137,8 @@ async def _claimed(
 ) -> list[Claimed]:
     if not running:
         return []
-    deliveries = await _deliveries(connection, served, running)
     by_token = {slot.token: slot for slot in slots}
+    deliveries = await _deliveries(connection, served, running, by_token)
     return [Claimed(by_token[delivery.claim_token], delivery) for delivery in deliveries]
 
 
@@ -158,12 +163,14 @@ async def _settle_poisoned(
     await endings.settle(connection, namespace, ended, outcome)
 
 
-async def _deliveries(connection: Connection, served: Served, claimed: Sequence[Record]) -> list[Delivery]:
+async def _deliveries(
+    connection: Connection, served: Served, claimed: Sequence[Record], slots: Mapping[str, Slot]
+) -> list[Delivery]:
     namespace = served.namespace
     run_ids = [str(row["run_id"]) for row in claimed]
-    inputs = {row["run_id"]: row for row in await _inputs.fetch(connection, namespace=namespace, run_ids=run_ids)}
-    recorded = await steps.history(connection, namespace, run_ids)
-    histories = {run_id: list(group) for run_id, group in groupby(recorded, key=lambda row: row["run_id"])}
+    residents = {str(row["run_id"]) for row in claimed if _resident(row, slots[str(row["claim_token"])])}
+    unknown = [run_id for run_id in run_ids if run_id not in residents]
+    inputs, histories = await _told(connection, namespace, unknown) if unknown else ({}, {})
     there = await facts.of(connection, namespace, run_ids)
     handling = [str(row["run_id"]) for row in claimed if row["automation"] is not None]
     handed = await tasks.of(connection, namespace, handling) if handling else {}
@@ -194,11 +201,26 @@ async def _deliveries(connection: Connection, served: Served, claimed: Sequence[
                 parent_run_id=rows.identity(row["parent_run_id"]),
                 root_run_id=str(row["root_run_id"] or run_id),
                 last_token=rows.identity(row["last_token"]),
+                resident=run_id in residents,
                 state_number=row["state_number"],
                 handler=task,
             )
         )
     return deliveries
+
+
+def _resident(row: Record, slot: Slot) -> bool:
+    """Whether the worker keeps the run as it was when it was suspended last, so that it needs no history."""
+    return row["last_token"] is not None and slot.residents.get(str(row["run_id"])) == str(row["last_token"])
+
+
+async def _told(
+    connection: Connection, namespace: str, run_ids: Sequence[str]
+) -> tuple[dict[UUID, Record], dict[UUID, list[Record]]]:
+    """Inputs and histories, for workers that do not have them."""
+    inputs = {row["run_id"]: row for row in await _inputs.fetch(connection, namespace=namespace, run_ids=run_ids)}
+    recorded = await steps.history(connection, namespace, run_ids)
+    return inputs, {run_id: list(group) for run_id, group in groupby(recorded, key=lambda row: row["run_id"])}
 
 
 def _recorded(row: Record) -> Step:

@@ -19,7 +19,7 @@ _children_ended = _sql.bind(
     "children_ended", columns=("run_id", "child_run_id", "status", "error", "output", "output_encoding")
 )
 _cancels = _sql.bind("cancels", columns=("run_id", "reason", "late"))
-_held = _sql.bind("held", columns=("run_id", "claim_token"))
+_tokens = _sql.bind("tokens", columns=("run_id", "claim_token", "last_token"))
 
 
 async def of(connection: Connection, namespace: str, run_ids: Sequence[str]) -> dict[str, list[Fact]]:
@@ -56,7 +56,7 @@ async def children_ended(
     ]
 
 
-async def held(connection: Connection, namespace: str, run_ids: Sequence[str]) -> dict[str, str]:
-    """The current tokens of those of these runs that somebody holds."""
-    found = await _held.fetch(connection, namespace=namespace, run_ids=run_ids)
-    return {str(row["run_id"]): str(row["claim_token"]) for row in found}
+async def tokens(connection: Connection, namespace: str, run_ids: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """The token each of these runs is held by, and the one it was last given away with; empty where there is none."""
+    found = await _tokens.fetch(connection, namespace=namespace, run_ids=run_ids)
+    return {str(row["run_id"]): (rows.identity(row["claim_token"]), rows.identity(row["last_token"])) for row in found}

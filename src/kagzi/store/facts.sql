@@ -26,8 +26,8 @@ where r.namespace = :namespace and r.run_id = any (:run_ids::uuid[]) and r.cance
   and not exists (select 1 from kagzi.step_runs s
                   where s.namespace = :namespace and s.run_id = r.run_id and s.kind = 'CANCEL' and s.is_latest);
 
--- name: held
--- Which of these runs are held now, and by which token.
-select r.run_id, r.claim_token
+-- name: tokens
+-- The token each of these runs is held by, and the one it was last given away with.
+select r.run_id, r.claim_token, r.last_token
 from kagzi.workflow_runs r
-where r.namespace = :namespace and r.run_id = any (:run_ids::uuid[]) and r.status = 'RUNNING';
+where r.namespace = :namespace and r.run_id = any (:run_ids::uuid[]);

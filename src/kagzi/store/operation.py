@@ -4,6 +4,7 @@ arrived as until the arrays of a statement are built from it; its answer is a me
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import IntEnum
@@ -128,6 +129,8 @@ class Slot:
     token: str
     # What the worker can run, where that is not known from the operation.
     types: frozenset[str] = frozenset()
+    # Suspended runs that the worker says it keeps in memory, by id, with the tokens they were suspended with.
+    residents: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,7 @@ async def suspend(connection: Connection, namespace: str, operations: Sequence[O
         parked=[operation.body.parked_json or None for operation in operations],
         parked_hashes=[operation.body.parked_hash or None for operation in operations],
         named=[len(steps) for steps in named],
+        kept=[operation.body.kept and not operation.body.parked_json for operation in operations],
         wait_run_ids=[run_id for run_id, _ in waits],
         wait_step_ids=[step for _, step in waits],
     )

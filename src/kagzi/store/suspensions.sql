@@ -5,6 +5,7 @@
 update kagzi.workflow_runs r
 set status = 'SLEEPING', claim_token = null, last_token = r.claim_token, last_operation = u.operation_id,
     last_worker = r.locked_by, locked_by = null, crashes = 0, parked_hash = u.parked_hash,
+    kept_by = case when u.kept then r.locked_by end,
     waiting = coalesce(u.parked::jsonb, waits.waiting),
     available_at = case when u.parked is not null and not (r.automation is not null and (
                             -- A person may have said meanwhile what became of the mutation it is parked over.
@@ -18,8 +19,8 @@ set status = 'SLEEPING', claim_token = null, last_token = r.claim_token, last_op
                         then kagzi.now()
                         else coalesce(waits.wake_at, 'infinity') end
 from unnest(:run_ids::uuid[], :tokens::uuid[], :operation_ids::uuid[], :parked::text[], :parked_hashes::text[],
-            :named::integer[])
-         as u(run_id, token, operation_id, parked, parked_hash, named)
+            :named::integer[], :kept::boolean[])
+         as u(run_id, token, operation_id, parked, parked_hash, named, kept)
 cross join lateral (
     select min(case when s.kind in ('SLEEP', 'SIGNAL') and s.status = 'RUNNING' then s.wake_at
                     -- The next attempt; the next question to a reconciler that could not say.

@@ -10,16 +10,14 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any, TypeVar
 
 from kagzi.automations.run import HandlerRun
-from kagzi.protocol.v1.worker_pb2 import Delivery
 from kagzi.sdk.codec import Codec
 from kagzi.sdk.definition import Workflow
 from kagzi.sdk.execution import Execution
 from kagzi.sdk.lease import Run
 from kagzi.sdk.pending import State
 from kagzi.sdk.post import DEFAULT_QUEUE
-from kagzi.sdk.served import Served
 from kagzi.sdk.shift import Shift
-from kagzi.sdk.worker import Worker, execute
+from kagzi.sdk.worker import Worker
 
 T = TypeVar("T")
 
@@ -31,16 +29,12 @@ class Hand(Worker):
         # Whatever a body does when its test is over, nobody waits for it.
         super().__init__(target, drain_timeout=0, **options)
         self._stirred = stirred
-        self._execute = self._take
 
     def _begin(self) -> Shift:
         shift = super()._begin()
         shift.in_place_us = 0
+        shift.stirred = self._stirred.set
         return shift
-
-    def _take(self, delivery: Delivery, served: Workflow[Any, Any] | Served, shift: Shift) -> Run:
-        self._stirred.set()
-        return execute(delivery, served, shift)
 
     @property
     def workflows(self) -> Collection[str]:
@@ -79,6 +73,7 @@ def crew(
     workflows: Iterable[Workflow[Any, Any]],
     automations: Iterable[object],
     concurrency: int,
+    residents: int | None,
     namespace: str,
     codecs: Sequence[Codec],
 ) -> list[Hand]:
@@ -93,6 +88,7 @@ def crew(
             automations=_of(queue, given[1]),
             queue=queue,
             concurrency=concurrency,
+            residents=residents,
             namespace=namespace,
             codecs=codecs,
         )

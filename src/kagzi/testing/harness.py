@@ -46,6 +46,8 @@ class EnvironmentOptions(TypedDict, total=False):
     automations: Iterable[object]
     # How many runs each worker holds at once.
     concurrency: int
+    # How many runs that wait stay in memory. With 0 every wait replays the run, which finds code that does not replay.
+    residents: int
     # What happens to payloads on their way, for worker and client alike.
     codecs: Sequence[Codec]
 
@@ -162,6 +164,7 @@ async def environment(
     workflows: Iterable[Workflow[Any, Any]] = (),
     automations: Iterable[object] = (),
     concurrency: int = 100,
+    residents: int | None = None,
     codecs: Sequence[Codec] = (),
 ) -> AsyncIterator[Environment]:
     """A server with an empty database and workers for these workflows and automations, while the block lasts:
@@ -183,6 +186,7 @@ async def environment(
             workflows=workflows,
             automations=automations,
             concurrency=concurrency,
+            residents=residents,
             namespace=_NAMESPACE,
             codecs=codecs,
         )

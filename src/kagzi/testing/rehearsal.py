@@ -23,6 +23,7 @@ from kagzi.sdk.execution import Execution
 from kagzi.sdk.failure import ErrorInfo
 from kagzi.sdk.history import Request
 from kagzi.sdk.pending import Pending
+from kagzi.sdk.residents import Residents
 from kagzi.sdk.values import Values
 from kagzi.testing import transcript
 from kagzi.testing.transcript import History
@@ -117,6 +118,7 @@ class _Stage:
         # Never asked: no body runs.
         self.executor = Executor()
         self.in_place_us = 0
+        self.residents = Residents(0)
 
     def send(self, *_: object) -> None: ...
 

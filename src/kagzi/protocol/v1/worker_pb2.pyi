@@ -442,11 +442,13 @@ class Delivery(_message.Message):
     parent_run_id: _builtins.str
     """The run that started it as a child."""
     last_token: _builtins.str
-    """The token the run was last given back with: a worker that still has the run in memory under this token may go on
-    from there, and `history` may then be left out.
+    """The token with which the run was suspended, when nobody has held it since: a worker that keeps the run in memory
+    under this token may go on from there, with `facts` as what came since. Empty: only the history tells.
     """
     resident: _builtins.bool
-    """`history` was left out because the worker has it."""
+    """`input` and `history` were left out because the worker said that it keeps the run. If it does not any more it
+    releases the run, which then comes with its history.
+    """
     state_number: _builtins.int
     """The number of the last document set with SetState."""
     root_run_id: _builtins.str
@@ -905,12 +907,15 @@ class Suspend(_message.Message):
     PARKED_JSON_FIELD_NUMBER: _builtins.int
     PARKED_HASH_FIELD_NUMBER: _builtins.int
     OPERATION_ID_FIELD_NUMBER: _builtins.int
+    KEPT_FIELD_NUMBER: _builtins.int
     parked_json: _builtins.str
     """Set instead of waiting for steps: the run stands still until a person, or other code, helps it. JSON for people."""
     parked_hash: _builtins.str
     """The hash of the code that could not go on; another one releases a parked run."""
     operation_id: _builtins.str
     """Made by the worker; recognises a repeat."""
+    kept: _builtins.bool
+    """The worker keeps the run in memory: for a moment after it is due again it is offered to this worker alone."""
     @_builtins.property
     def step_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Steps on record that it waits for: timers, signals, children, failed attempts with a retry to come."""
@@ -922,10 +927,11 @@ class Suspend(_message.Message):
         parked_json: _builtins.str = ...,
         parked_hash: _builtins.str = ...,
         operation_id: _builtins.str = ...,
+        kept: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["operation_id", b"operation_id", "parked_hash", b"parked_hash", "parked_json", b"parked_json", "step_ids", b"step_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kept", b"kept", "operation_id", b"operation_id", "parked_hash", b"parked_hash", "parked_json", b"parked_json", "step_ids", b"step_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1275,6 +1281,7 @@ class ConnectRequest(_message.Message):
     CREDIT_FIELD_NUMBER: _builtins.int
     DELIVERED_FIELD_NUMBER: _builtins.int
     OPERATIONS_FIELD_NUMBER: _builtins.int
+    EVICTED_FIELD_NUMBER: _builtins.int
     credit: _builtins.int
     """The worker can take this many more runs. A new stream starts at 0."""
     @_builtins.property
@@ -1289,6 +1296,10 @@ class ConnectRequest(_message.Message):
     def operations(self) -> _containers.RepeatedCompositeFieldContainer[Global___Operation]:
         """In order; those of one run take effect in this order."""
 
+    @_builtins.property
+    def evicted(self) -> _containers.RepeatedCompositeFieldContainer[Global___Held]:
+        """Runs that are kept in memory no longer, by the tokens they were suspended with: their history is needed again."""
+
     def __init__(
         self,
         *,
@@ -1296,10 +1307,11 @@ class ConnectRequest(_message.Message):
         credit: _builtins.int = ...,
         delivered: _abc.Iterable[Global___Held] | None = ...,
         operations: _abc.Iterable[Global___Operation] | None = ...,
+        evicted: _abc.Iterable[Global___Held] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["hello", b"hello"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["credit", b"credit", "delivered", b"delivered", "hello", b"hello", "operations", b"operations"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["credit", b"credit", "delivered", b"delivered", "evicted", b"evicted", "hello", b"hello", "operations", b"operations"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1311,6 +1323,7 @@ class Hello(_message.Message):
 
     WORKER_FIELD_NUMBER: _builtins.int
     HELD_FIELD_NUMBER: _builtins.int
+    RESIDENTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def worker(self) -> Global___RegisterRequest:
         """As in Register."""
@@ -1319,15 +1332,20 @@ class Hello(_message.Message):
     def held(self) -> _containers.RepeatedCompositeFieldContainer[Global___Held]:
         """Every run the worker still holds from before."""
 
+    @_builtins.property
+    def residents(self) -> _containers.RepeatedCompositeFieldContainer[Global___Held]:
+        """Suspended runs that it keeps in memory, by the tokens they were suspended with."""
+
     def __init__(
         self,
         *,
         worker: Global___RegisterRequest | None = ...,
         held: _abc.Iterable[Global___Held] | None = ...,
+        residents: _abc.Iterable[Global___Held] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["worker", b"worker"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["held", b"held", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["held", b"held", "residents", b"residents", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1511,7 +1529,7 @@ class ConnectResponse(_message.Message):
 
     @_builtins.property
     def lease_lost(self) -> _containers.RepeatedCompositeFieldContainer[Global___Held]:
-        """Runs that are no longer this worker's."""
+        """Runs that are no longer this worker's; those it keeps in memory are of no more use there."""
 
     def __init__(
         self,

@@ -42,6 +42,8 @@ _SILENCE = 15.0
 _LAST_WRITE = 1.0
 # Places of a worker that does not say how many it has.
 _PLACES = 1_000
+# As many runs of a worker are remembered to be in its memory; of others it is told the history.
+_MOST_RESIDENTS = 20_000
 
 
 class Stream:
@@ -51,6 +53,7 @@ class Stream:
         self,
         enrolled: Enrolled,
         held: Iterable[tuple[str, str]],
+        residents: Iterable[tuple[str, str]],
         concurrency: int,
         batcher: Batcher,
         dispatcher: Dispatcher,
@@ -62,6 +65,8 @@ class Stream:
         self.lends = True
         # Runs the worker holds, by id, with their tokens.
         self.held: dict[str, str] = dict(held)
+        # Suspended runs it says it keeps in memory, with the tokens they were suspended with.
+        self.residents: dict[str, str] = dict(residents)
         # Runs that want to be told of facts while they go on.
         self.waiting: set[str] = set()
         self._batcher = batcher
@@ -113,6 +118,8 @@ class Stream:
         self._heard_at = time.monotonic()
         for run in frame.delivered:
             self._undelivered.pop(run.claim_token, None)
+        for run in frame.evicted:
+            self._evicted(run.run_id, run.claim_token)
         if frame.credit:
             self.free = min(self.free + frame.credit, self._most)
             self._dispatcher.freed(self)
@@ -137,11 +144,26 @@ class Stream:
 
     def _done(self, number: int, operation: Operation) -> None:
         if operation.kind in GIVING_AWAY and not operation.refused:
-            self._forget(operation.run_id)
+            self._given_away(operation)
         answer = operation.answer
         if isinstance(answer, pb.WaitAnswer):
             answer = pb.WaitAnswer(facts=self._news(operation.run_id, answer.facts))
         self._answer(number, answer)
+
+    def _given_away(self, operation: Operation) -> None:
+        run_id, token = operation.run_id, operation.token
+        # The repeat of a suspension may be answered when the run is here again, under another token.
+        if self.held.get(run_id) == token:
+            self._forget(run_id)
+        if operation.kind is Kind.SUSPEND and operation.body.kept and token is not None:
+            self.residents.pop(run_id, None)
+            self.residents[run_id] = token
+            if len(self.residents) > _MOST_RESIDENTS:
+                del self.residents[next(iter(self.residents))]
+
+    def _evicted(self, run_id: str, token: str | None) -> None:
+        if self.residents.get(run_id) == token:
+            self.residents.pop(run_id, None)
 
     def _forget(self, run_id: str) -> None:
         self.held.pop(run_id, None)
@@ -162,6 +184,7 @@ class Stream:
             self._dispatcher.abandon(self.served.namespace, [(delivery.run_id, delivery.claim_token)])
             return
         self.held[delivery.run_id] = delivery.claim_token
+        self.residents.pop(delivery.run_id, None)
         self._undelivered[delivery.claim_token] = (delivery.run_id, time.monotonic() + _DELIVERED_WITHIN)
         self._told[delivery.run_id] = {_identity(fact) for fact in delivery.facts}
         for chunk in chunks(delivery, FRAME_BYTES):
@@ -210,6 +233,12 @@ class Stream:
         if self.held.get(run_id) == token:
             self._forget(run_id)
         self._out.frame(_HELD_BYTES).lease_lost.add(run_id=run_id, claim_token=token)
+
+    def outlived(self, run_id: str) -> None:
+        """The run is over: if the worker keeps it in memory, that is of no more use."""
+        token = self.residents.pop(run_id, None)
+        if token is not None:
+            self._out.frame(_HELD_BYTES).lease_lost.add(run_id=run_id, claim_token=token)
 
     def end(self) -> None:
         self.close("the server is stopping")

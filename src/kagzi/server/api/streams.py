@@ -19,6 +19,7 @@ from kagzi.store import facts
 from kagzi.store.database import Database
 from kagzi.store.errors import Unreachable, invalid
 from kagzi.store.notices import key_hash
+from kagzi.store.operation import Ended
 from kagzi.store.workers import Pair
 
 
@@ -47,6 +48,7 @@ class Streams(Loop):
         enrolled = await self._enrolment.register(hello.worker)
         namespace = enrolled.served.namespace
         held = pairs(hello.held, "hello.held")
+        residents = pairs(hello.residents, "hello.residents")
         key = (namespace, enrolled.worker_id)
         self._close_older(key)
         renewal = await self._enrolment.resume(namespace, enrolled.worker_id, held)
@@ -55,7 +57,8 @@ class Streams(Loop):
         # What the worker itself gave away is not lost to it: it only has not heard the answer.
         over = {*renewal.lost, *renewal.ended}
         kept = [pair for pair in held if pair not in over]
-        stream = Stream(enrolled, kept, hello.worker.concurrency, self._batcher, self._dispatcher, self._arrived)
+        concurrency = hello.worker.concurrency
+        stream = Stream(enrolled, kept, residents, concurrency, self._batcher, self._dispatcher, self._arrived)
         stream.welcome(enrolled.response, renewal.lost, drain=enrolled.should_drain or self._stopping)
         self._streams[key] = stream
         await self._catch_up(namespace, stream, kept)
@@ -95,6 +98,13 @@ class Streams(Loop):
             if run_id not in here:
                 self._missed.note(key_hash(namespace, run_id))
 
+    def ended(self, namespace: str, ended: Sequence[Ended]) -> None:
+        """These runs are over: who keeps one in memory can let it go."""
+        for (of, _), stream in self._streams.items():
+            if of == namespace and stream.residents:
+                for one in ended:
+                    stream.outlived(one.run_id)
+
     def _arrived(self, namespace: str, run_id: str) -> None:
         """A worker here holds the run from now on."""
         if self._missed and self._missed.takes(key_hash(namespace, run_id)):
@@ -131,13 +141,15 @@ class Streams(Loop):
         """Looks once for all runs that something arrived for. What is missed here comes with a heartbeat."""
         asked = list(run_ids)
         there = await self._database.read(lambda c: facts.of(c, namespace, asked))
-        current = await self._database.read(lambda c: facts.held(c, namespace, asked))
+        tokens = await self._database.read(lambda c: facts.tokens(c, namespace, asked))
         for (of, _), stream in list(self._streams.items()):
             for run_id in run_ids & stream.held.keys() if of == namespace else ():
                 token = stream.held[run_id]
-                if current.get(run_id) != token:
+                current, last = tokens.get(run_id, ("", ""))
+                if token not in (current, last):
                     stream.lease_lost(run_id, token)
-                elif run_id in there:
+                # Given away by its worker itself: the answer to that is on its way.
+                elif token == current and run_id in there:
                     stream.wake(run_id, token, there[run_id])
 
     def close(self) -> None:

@@ -175,6 +175,8 @@ class _Poll:
         self.served = served
         self.free = 1
         self.lends = False
+        # Who asks for one run at a time is told its whole history.
+        self.residents: dict[str, str] = {}
         self._dispatcher = dispatcher
         self._task: pb.Delivery | None = None
         self._arrived = asyncio.Event()
