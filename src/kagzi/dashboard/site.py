@@ -95,7 +95,12 @@ class Site:
             ws="none",
             timeout_graceful_shutdown=_STOP_SECS,
         )
-        _show(self._certificate, config)
+        try:
+            _show(self._certificate, config)
+        except SiteError:
+            listener.close()
+            await self._gateway.close()
+            raise
         self._web = _Web(config)
         self._serving = asyncio.create_task(self._web.serve([listener]), name="kagzi-site")
         await self._web.ready.wait()
