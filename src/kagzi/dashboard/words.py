@@ -48,6 +48,12 @@ def plain(status: str | None) -> str:
     return (status or "unknown").replace("_", " ").lower()
 
 
+def sentence(text: str) -> str:
+    """Words as a sentence of their own."""
+    text = text.strip()
+    return text if not text else text[0].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
+
+
 def length(milliseconds: float | None) -> str:
     """A length of time, as two units at most."""
     if milliseconds is None:

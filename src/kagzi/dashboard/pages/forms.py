@@ -4,8 +4,10 @@ read or set; a form without it changes nothing. The cookie is sent to nobody els
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Mapping
+from typing import Any
 from urllib.parse import parse_qsl
 
 from starlette.requests import HTTPConnection, Request
@@ -45,3 +47,15 @@ async def read(request: Request) -> Mapping[str, str]:
     if not known or not secrets.compare_digest(given.encode(), known.encode()):
         raise Problem("UNAUTHORIZED", "this form is too old, or not ours: go back, reload the page, and try again")
     return fields
+
+
+def value(fields: Mapping[str, str], name: str) -> Any:
+    """The JSON value in a field of a form; None when it is empty."""
+    text = fields.get(name, "").strip()
+    if not text:
+        return None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        hint = 'a text needs quotes, as "yes"' if not text.startswith(("{", "[", '"')) else str(error)
+        raise Problem("INVALID_ARGUMENT", f"{name} is no JSON: {hint}", field=name) from None

@@ -147,7 +147,7 @@ def _templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    for name in ("tone", "plain", "length", "clock", "count", "pretty", "short"):
+    for name in ("tone", "plain", "sentence", "length", "clock", "count", "pretty", "short"):
         made.filters[name] = getattr(words, name)
     made.filters["part"] = part
     # Jinja calls it length, which here is one of time.

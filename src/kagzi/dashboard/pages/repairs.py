@@ -4,12 +4,12 @@ same call as the API and goes to where its effect is seen.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 import uuid_utils
 
+from kagzi.dashboard.pages.forms import value
 from kagzi.dashboard.pages.visit import Visit
 from kagzi.dashboard.problems import Problem
 
@@ -36,14 +36,14 @@ async def retry(visit: Visit, _: Fields) -> str:
 
 async def fork(visit: Visit, fields: Fields) -> str:
     """Starts a run anew before any step, with another input or other outputs."""
-    outputs = _value(fields, "outputs")
+    outputs = value(fields, "outputs")
     if outputs is not None and not isinstance(outputs, dict):
         raise Problem("INVALID_ARGUMENT", 'outputs are given by step, as {"charge": 5}', field="outputs")
     told = await visit.ask(
         "WorkflowService.ForkWorkflow",
         run_id=_run(visit),
         step_id=fields.get("step", ""),
-        input=_value(fields, "input"),
+        input=value(fields, "input"),
         outputs=outputs,
         new_run_id=_new_id(),
     )
@@ -62,7 +62,7 @@ async def signal(visit: Visit, fields: Fields) -> str:
         "WorkflowService.SignalWorkflow",
         run_id=_run(visit),
         name=fields.get("name", ""),
-        payload=_value(fields, "payload"),
+        payload=value(fields, "payload"),
         signal_id=_new_id(),
     )
     return _back(visit, "signal")
@@ -76,24 +76,12 @@ async def resolve(visit: Visit, fields: Fields) -> str:
     asked: dict[str, Any] = {"run_id": _run(visit), "step_id": fields.get("step", ""), "resolution": resolution}
     if resolution == "APPLIED":
         # A step that returned nothing has a result all the same: null.
-        result = _value(fields, "result")
+        result = value(fields, "result")
         asked["result"] = {"$encoding": "json", "$data": "bnVsbA=="} if result is None else result
     if resolution == "FAIL":
         asked["reason"] = fields.get("reason", "")
     await visit.ask("WorkflowService.ResolveStep", **asked)
     return _back(visit, "resolve")
-
-
-def _value(fields: Fields, name: str) -> Any:
-    """The JSON value in a field of a form; None when it is empty."""
-    text = fields.get(name, "").strip()
-    if not text:
-        return None
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        hint = 'a text needs quotes, as "yes"' if not text.startswith(("{", "[", '"')) else str(error)
-        raise Problem("INVALID_ARGUMENT", f"{name} is no JSON: {hint}", field=name) from None
 
 
 def _run(visit: Visit) -> str:

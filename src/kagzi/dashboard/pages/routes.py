@@ -9,7 +9,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
 from kagzi.dashboard.api.reference import Reference
-from kagzi.dashboard.pages import namespaces, repairs, run, sign, workers
+from kagzi.dashboard.pages import automations, namespaces, repairs, run, schedules, sign, workers
 from kagzi.dashboard.pages.frame import Act, Frame, Look
 from kagzi.dashboard.pages.overview import overview
 from kagzi.dashboard.pages.runs import runs
@@ -22,6 +22,12 @@ _LOOKS: dict[str, Look] = {
     "/runs": runs,
     "/runs/{run_id}": run.run,
     "/runs/{run_id}/attempts/{attempt_id}": run.attempt,
+    "/schedules": schedules.schedules,
+    "/schedules/{schedule_id:path}": schedules.schedule,
+    "/automations": automations.automations,
+    "/automations/{name:path}/events": automations.events,
+    "/automations/{name:path}/input": automations.input_,
+    "/automations/{name:path}": automations.automation,
     "/workers": workers.workers,
     "/workers/{worker_id}": workers.worker,
     "/namespaces": namespaces.namespaces,
@@ -36,6 +42,20 @@ _ACTS: dict[str, Act] = {
     "/runs/{run_id}/resume": repairs.resume,
     "/runs/{run_id}/signal": repairs.signal,
     "/runs/{run_id}/resolve": repairs.resolve,
+    "/schedules": schedules.create,
+    "/schedules/{schedule_id:path}/pause": schedules.pause,
+    "/schedules/{schedule_id:path}/resume": schedules.resume,
+    "/schedules/{schedule_id:path}/trigger": schedules.trigger,
+    "/schedules/{schedule_id:path}/backfill": schedules.backfill,
+    "/schedules/{schedule_id:path}/delete": schedules.delete,
+    "/schedules/{schedule_id:path}": schedules.update,
+    "/automations/{name:path}/run-now": automations.run_now,
+    "/automations/{name:path}/pause": automations.pause,
+    "/automations/{name:path}/resume": automations.resume,
+    "/automations/{name:path}/retry": automations.retry,
+    "/automations/{name:path}/mutations/{mutation_id}/resolve": automations.resolve,
+    "/automations/{name:path}/events": automations.publish,
+    "/automations/{name:path}/input/skip": automations.skip,
     "/workers/{worker_id}/drain": workers.drain,
     "/namespaces": namespaces.create,
     "/namespaces/{name:path}/enable": namespaces.enable,

@@ -1,0 +1,180 @@
+"""Schedules: what fires when, in words, what is next and what was, and what can be done about it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import uuid_utils
+
+from kagzi.dashboard.pages.forms import value
+from kagzi.dashboard.pages.visit import View, Visit, part
+from kagzi.dashboard.problems import Problem
+
+DONE = {
+    "create": "The schedule was made.",
+    "pause": "Paused: nothing fires until it is resumed.",
+    "resume": "Resumed: slots that were missed meanwhile are skipped.",
+    "trigger": "A run was started.",
+    "skipped": "No run was started: its overlap says to skip while another one runs.",
+    "update": "The schedule was changed.",
+}
+OVERLAPS = ("ALLOW", "SKIP", "QUEUE_ONE", "CANCEL_PREVIOUS")
+_CRON = re.compile(r"@\w+|(?:[\dA-Z*/,#?-]+\s+){4,5}[\dA-Z*/,#?-]+", re.IGNORECASE)
+_PAGE = 50
+_NEXT = 10
+_HISTORY = 20
+
+Fields = Mapping[str, str]
+
+
+async def schedules(visit: Visit) -> View:
+    """The page `/schedules`."""
+    told = await visit.ask(
+        "WorkflowScheduleService.ListSchedules", page_size=_PAGE, page_token=visit.query.get("page", "")
+    )
+    token = told["next_page_token"]
+    return View(
+        "schedules.html",
+        {
+            "schedules": told["schedules"],
+            "overlaps": OVERLAPS,
+            "first": not visit.query.get("page"),
+            "next": visit.link("/schedules", page=token) if token else "",
+        },
+    )
+
+
+async def schedule(visit: Visit) -> View:
+    """The page `/schedules/{schedule_id}`."""
+    name = _name(visit)
+    told, fires, history = await asyncio.gather(
+        visit.ask("WorkflowScheduleService.GetSchedule", schedule_id=name),
+        visit.ask("WorkflowScheduleService.PreviewSchedule", schedule_id=name, count=_NEXT),
+        visit.ask("WorkflowScheduleService.ListScheduleRuns", schedule_id=name, page_size=_HISTORY),
+    )
+    return View(
+        "schedule.html",
+        {
+            "schedule": told["schedule"],
+            "here": f"/schedules/{part(name)}",
+            "fires": fires["fires"],
+            "runs": history["runs"],
+            "more": bool(history["next_page_token"]),
+            "overlaps": OVERLAPS,
+            "done": DONE.get(visit.query.get("done", ""), "") or _filled(visit.query),
+        },
+    )
+
+
+async def create(visit: Visit, fields: Fields) -> str:
+    """Makes a schedule."""
+    name = fields.get("schedule_id", "").strip()
+    await visit.ask(
+        "WorkflowScheduleService.CreateSchedule",
+        schedule_id=name,
+        template_run_id=str(uuid_utils.uuid7()),
+        workflow_type=fields.get("workflow_type", "").strip(),
+        task_queue=fields.get("task_queue", "").strip(),
+        timing=_timing(fields.get("when", "")),
+        timezone=fields.get("timezone", "").strip(),
+        overlap=_overlap(fields),
+        input=value(fields, "input"),
+    )
+    return visit.link(f"/schedules/{part(name)}", done="create")
+
+
+async def update(visit: Visit, fields: Fields) -> str:
+    """Changes when it fires."""
+    changes: dict[str, Any] = {"timing": _timing(fields.get("when", "")), "overlap": _overlap(fields)}
+    if fields.get("timezone", "").strip():
+        changes["timezone"] = fields["timezone"].strip()
+    await visit.ask("WorkflowScheduleService.UpdateSchedule", schedule_id=_name(visit), **changes)
+    return _back(visit, "update")
+
+
+async def pause(visit: Visit, fields: Fields) -> str:
+    """Lets nothing fire."""
+    reason = fields.get("reason", "")
+    await visit.ask("WorkflowScheduleService.PauseSchedule", schedule_id=_name(visit), reason=reason)
+    return _back(visit, "pause")
+
+
+async def resume(visit: Visit, _: Fields) -> str:
+    """Lets it fire again."""
+    await visit.ask("WorkflowScheduleService.ResumeSchedule", schedule_id=_name(visit))
+    return _back(visit, "resume")
+
+
+async def trigger(visit: Visit, _: Fields) -> str:
+    """Starts a run now."""
+    told = await visit.ask(
+        "WorkflowScheduleService.TriggerSchedule", schedule_id=_name(visit), run_id=str(uuid_utils.uuid7())
+    )
+    return _back(visit, "skipped" if told["skipped"] else "trigger")
+
+
+async def backfill(visit: Visit, fields: Fields) -> str:
+    """Starts the runs of slots that have passed, or says how many these are."""
+    counts = fields.get("dry_run") == "yes"
+    told = await visit.ask(
+        "WorkflowScheduleService.BackfillSchedule",
+        schedule_id=_name(visit),
+        since=_moment(fields, "since"),
+        until=_moment(fields, "until"),
+        dry_run=counts,
+    )
+    told_of = {"slots": str(told["total"])} if counts else {"started": str(told["started"])}
+    return visit.link(f"/schedules/{part(_name(visit))}", **told_of, existed=str(told["already_exist"]))
+
+
+async def delete(visit: Visit, _: Fields) -> str:
+    """Removes a schedule; its runs stay."""
+    await visit.ask("WorkflowScheduleService.DeleteSchedule", schedule_id=_name(visit))
+    return visit.link("/schedules")
+
+
+def _filled(query: Mapping[str, str]) -> str:
+    """What a backfill did, or would do. Numbers alone are taken from the address."""
+    for name, said in (("slots", "slots lie there"), ("started", "runs were started")):
+        if query.get(name, "").isdecimal() and query.get("existed", "").isdecimal():
+            return f"{int(query[name]):,} {said}; {int(query['existed']):,} existed already."
+    return ""
+
+
+def _timing(when: str) -> dict[str, str]:
+    """A cron expression, or words."""
+    when = when.strip()
+    if not when:
+        raise Problem("INVALID_ARGUMENT", "say when it fires, as `every friday at 5pm` or `0 2 * * *`", field="when")
+    return {"cron": when} if _CRON.fullmatch(when) else {"text": when}
+
+
+def _overlap(fields: Fields) -> str | None:
+    chosen = fields.get("overlap", "")
+    if chosen and chosen not in OVERLAPS:
+        raise Problem("INVALID_ARGUMENT", f"an overlap is one of {', '.join(OVERLAPS)}", field="overlap")
+    return chosen or None
+
+
+def _moment(fields: Fields, name: str) -> datetime:
+    """A time of a form, which names no zone: the schedule's own is meant, or UTC."""
+    try:
+        given = datetime.fromisoformat(fields.get(name, ""))
+        zone = ZoneInfo(fields.get("timezone") or "UTC")
+    except (ValueError, ZoneInfoNotFoundError, OSError):
+        raise Problem("INVALID_ARGUMENT", "a time is written as 2026-01-31T12:00", field=name) from None
+    return given if given.tzinfo is not None else given.replace(tzinfo=zone)
+
+
+def _name(visit: Visit) -> str:
+    name: str = visit.request.path_params["schedule_id"]
+    return name
+
+
+def _back(visit: Visit, done: str) -> str:
+    return visit.link(f"/schedules/{part(_name(visit))}", done=done)
