@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.dashboard.place import Place, Space
-from tests.dashboard.workflows import ALL, GREEDY
+from tests.dashboard.workflows import ALL, GREEDY, inbox, payouts
 
 WIDTHS = (375, 1280, 1920)
 LEAST = 4.5
@@ -60,9 +60,10 @@ def furnished(place: Place) -> dict[str, str]:
     """A namespace with something of everything, and the address of every page of it."""
     space = place.space()
     pages = {"empty-overview": "/", "empty-runs": "/runs", "empty-workers": "/workers"}
+    pages |= {"empty-schedules": "/schedules", "empty-automations": "/automations"}
     empty = place.space()
     pages = {name: f"{path}?namespace={empty.name}" for name, path in pages.items()}
-    with space.worker(*ALL):
+    with space.worker(*ALL, automations=[inbox(), payouts()]):
         runs = {
             "completed": _run(space, "family"),
             "failed": _run(space, "parsed", GREEDY * 3),
@@ -73,6 +74,16 @@ def furnished(place: Place) -> dict[str, str]:
         for run_id in (runs["waiting"], runs["doubt"]):
             while space.api("GET", f"/runs/{run_id}")["run"]["status"] != "SLEEPING":
                 pass
+        timing = {"timing": {"text": "every friday at 5pm"}, "timezone": "Asia/Kolkata"}
+        for name in ("nightly", "a-name-without-any-space-" * 7):
+            space.api(
+                "POST", "/schedules", json={"schedule_id": name, "workflow_type": "doubled", "input": 21, **timing}
+            )
+        space.api("POST", "/schedules/nightly/trigger", json={})
+        space.api("POST", "/automations/payouts/events", json={"events": [{"topics": ["asked"], "event_id": "p-1"}]})
+        for name, status in (("payouts", "BLOCKED"), ("inbox", "ACTIVE")):
+            while space.api("GET", f"/automations/{name}")["automation"]["status"] != status:
+                pass
         worker = space.api("GET", "/workers")["workers"][0]["worker_id"]
     attempt = space.api("GET", f"/runs/{runs['failed']}/steps")["steps"][0]["attempt_id"]
     own = f"?namespace={space.name}"
@@ -81,6 +92,13 @@ def furnished(place: Place) -> dict[str, str]:
         "runs": f"/runs{own}",
         **{f"run-{name}": f"/runs/{run_id}{own}" for name, run_id in runs.items()},
         "attempt": f"/runs/{runs['failed']}/attempts/{attempt}{own}",
+        "schedules": f"/schedules{own}",
+        "schedule": f"/schedules/nightly{own}",
+        "automations": f"/automations{own}",
+        "automation": f"/automations/inbox{own}",
+        "automation-blocked": f"/automations/payouts{own}",
+        "events": f"/automations/inbox/events{own}",
+        "input": f"/automations/inbox/input{own}&source=post&type=letter&id=l-1",
         "workers": f"/workers{own}&show=all",
         "worker": f"/workers/{worker}{own}",
         "namespaces": "/namespaces",

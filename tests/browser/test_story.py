@@ -5,7 +5,7 @@ from __future__ import annotations
 from playwright.sync_api import Page, expect
 
 from tests.dashboard.place import Space
-from tests.dashboard.workflows import ALL, GREEDY
+from tests.dashboard.workflows import ALL, GREEDY, payouts
 
 
 def test_a_run_appears_by_itself_and_finishes_before_ones_eyes(space: Space, page: Page) -> None:
@@ -78,6 +78,46 @@ def test_a_step_in_doubt_is_resolved_by_a_person(space: Space, page: Page) -> No
         page.get_by_label("What it returned").fill('"receipt-7"')
         page.get_by_role("button", name="It happened", exact=True).click()
         expect(page.locator("#output")).to_contain_text("receipt-7")
+
+
+def test_a_schedule_is_made_triggered_and_paused(space: Space, page: Page) -> None:
+    with space.worker(*ALL):
+        page.goto(f"/schedules?namespace={space.name}")
+        expect(page.get_by_role("heading", name="No schedules yet")).to_be_visible()
+        page.get_by_role("button", name="New schedule …").click()
+        page.get_by_role("textbox", name="Name").fill("nightly")
+        page.get_by_label("Workflow").fill("doubled")
+        page.get_by_label("When: words, or cron").fill("every day at 2am")
+        page.get_by_label("Input, as JSON").fill("21")
+        page.get_by_role("button", name="Make it").click()
+        expect(page.get_by_text("The schedule was made.")).to_be_visible()
+        expect(page.locator("#next li")).to_have_count(10)
+        page.get_by_role("button", name="Trigger").click()
+        expect(page.locator("#history tbody tr")).to_have_count(1)
+        expect(page.locator("#history")).to_contain_text("completed")
+        page.get_by_role("button", name="Pause …").click()
+        page.get_by_label("Why, for people").fill("holidays")
+        page.get_by_role("button", name="Pause it").click()
+        expect(page.locator("#paused")).to_contain_text("holidays")
+        page.get_by_role("button", name="Resume").click()
+        expect(page.get_by_role("heading", level=1).locator("+ .status")).to_have_text("scheduled")
+
+
+def test_a_parked_mutation_is_resolved_by_a_person(space: Space, page: Page) -> None:
+    with space.worker(automations=[payouts()]):
+        page.goto(f"/automations?namespace={space.name}")
+        page.get_by_role("link", name="payouts").click()
+        expect(page.locator("#graph text").filter(has_text="asked")).to_be_visible()
+        page.get_by_role("button", name="Publish …").click()
+        page.get_by_label("Id; published again").fill("p-1")
+        page.get_by_role("button", name="Publish", exact=True).click()
+        blocked = page.locator("#blocked")
+        expect(blocked).to_contain_text("nobody knows", ignore_case=True)
+        blocked.get_by_role("button", name="It happened …").click()
+        page.get_by_label("What it returned").fill('"receipt-1"')
+        page.get_by_role("button", name="It happened", exact=True).click()
+        expect(page.get_by_role("heading", level=1).locator("+ .status")).to_have_text("active")
+        expect(blocked).to_have_count(0)
 
 
 def test_a_payload_of_script_stays_text(space: Space, page: Page) -> None:

@@ -83,7 +83,7 @@ class Space:
 
     @contextmanager
     def worker(self, *workflows: Any, **more: Any) -> Iterator[None]:
-        """A worker of these workflows."""
+        """A worker of these workflows and automations."""
 
         async def start() -> Worker:
             made = Worker(self.place.server.address, workflows=workflows, namespace=self.name, **more)

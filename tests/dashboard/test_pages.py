@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from tests.dashboard.place import Space
-from tests.dashboard.workflows import ALL, GREEDY
+from tests.dashboard.workflows import ALL, GREEDY, inbox, payouts
 
 
 def until(look: Callable[[], Any]) -> Any:
@@ -25,9 +25,9 @@ def until(look: Callable[[], Any]) -> Any:
     return found
 
 
-def page(space: Space, path: str, status: int = 200, **query: str) -> str:
+def page(space: Space, path: str, code: int = 200, **query: str) -> str:
     answer = space.http.get(path, params={"namespace": space.name, **query})
-    assert answer.status_code == status, answer.text
+    assert answer.status_code == code, answer.text
     assert answer.headers["content-type"].startswith("text/html")
     assert "unsafe" not in answer.headers["content-security-policy"]
     return answer.text
@@ -51,6 +51,8 @@ def test_empty_pages_say_what_to_do(space: Space) -> None:
     assert "client.start" in page(space, "/runs")
     assert f"kagzi worker shop.orders --namespace {space.name}" in page(space, "/workers")
     assert "No run is like that" in page(space, "/runs", q="nobody")
+    assert "client.schedules.create" in page(space, "/schedules")
+    assert "Worker(automations=[inbox])" in page(space, "/automations")
 
 
 def test_a_run_is_shown_with_its_steps_and_payloads(space: Space) -> None:
@@ -159,6 +161,73 @@ def test_a_namespace_is_made_changed_disabled_and_enabled(space: Space) -> None:
     assert "disabled" in page(space, f"/namespaces/{name}")
     press(space, f"/namespaces/{name}/enable")
     assert space.api("GET", f"/namespaces/{name}")["namespace"]["enabled"] is True
+
+
+def test_a_schedule_is_made_triggered_paused_changed_filled_and_deleted(space: Space) -> None:
+    made = press(
+        space, "/schedules", schedule_id="a/b", workflow_type="doubled", when="every friday at 5pm", input="21"
+    )
+    assert made.status_code == 303, made.text
+    assert "every Friday at 17:00" in page(space, "/schedules")
+    here = "/schedules/a%2Fb"
+    shown = page(space, here)
+    assert len(re.findall(r"<li>[\d-]+ 17:00:00", shown)) == 10
+    with space.worker(*ALL):
+        press(space, f"{here}/trigger")
+        [run] = until(lambda: space.api("GET", f"{here}/runs")["runs"])
+        assert space.api("GET", f"/runs/{run['run_id']}/result", 200)["output"] == 42
+    assert run["run_id"] in page(space, here)
+    press(space, f"{here}/pause", reason="holidays")
+    assert "holidays" in page(space, here)
+    press(space, f"{here}/resume")
+    assert space.api("GET", here)["schedule"]["status"] == "SCHEDULED"
+    assert press(space, here, when="whenever").status_code == 400
+    press(space, here, when="30 6 * * *", timezone="Asia/Kolkata", overlap="SKIP")
+    changed = space.api("GET", here)["schedule"]
+    assert (changed["timing"]["cron"], changed["timezone"], changed["overlap"]) == (
+        "30 6 * * *",
+        "Asia/Kolkata",
+        "SKIP",
+    )
+    span = {"since": "2026-01-01T00:00", "until": "2026-01-04T00:00", "timezone": "Asia/Kolkata"}
+    counted = press(space, f"{here}/backfill", **span, dry_run="yes")
+    assert "3 slots lie there; 0 existed already." in space.http.get(counted.headers["location"]).text
+    assert press(space, f"{here}/backfill", since="then", until="now").status_code == 400
+    assert press(space, f"{here}/delete").status_code == 303
+    assert "No schedules yet" in page(space, "/schedules")
+
+
+def test_an_automation_is_shown_with_its_graph_and_what_came_in(space: Space) -> None:
+    with space.worker(automations=[inbox()]):
+        until(lambda: "done" in page(space, "/automations/inbox"))
+        shown = page(space, "/automations/inbox")
+        assert all(
+            f"<title>{name}" in shown for name in ("producer poll", "topic mail", "consumer File", "topic filed")
+        )
+        assert "<script>document" not in shown
+        came = page(space, "/automations/inbox/input", source="post", type="letter", id="l-1")
+        assert "consumed" in came
+        assert "File a letter" in came
+        assert "l-1" in page(space, "/automations/inbox/events", topic="filed", status="CONSUMED")
+        assert "No event is like that" in page(space, "/automations/inbox/events", status="PENDING")
+        press(space, "/automations/inbox/pause")
+        assert "paused" in page(space, "/automations")
+        press(space, "/automations/inbox/resume")
+        assert press(space, "/automations/inbox/run-now").status_code in {303, 409}
+
+
+def test_a_blocked_automation_is_resolved(space: Space) -> None:
+    with space.worker(automations=[payouts()]):
+        until(lambda: space.api("GET", "/automations")["automations"])
+        press(space, "/automations/payouts/events", topic="asked", event_id="p-1", payload="5")
+        until(lambda: "It happened" in page(space, "/automations/payouts"))
+        found = space.api("GET", "/automations/payouts")["automation"]["blocked"]
+        assert "its automation is blocked" in page(space, f"/runs/{found['run_id']}")
+        mutation = found["mutation"]["mutation_id"]
+        address = f"/automations/payouts/mutations/{mutation}/resolve"
+        assert press(space, address, resolution="MAYBE").status_code == 400
+        press(space, address, resolution="HAPPENED", result='"receipt-1"')
+        until(lambda: space.api("GET", "/automations/payouts")["automation"]["status"] == "ACTIVE")
 
 
 @pytest.mark.parametrize("token", [None, "", "x" * 32])

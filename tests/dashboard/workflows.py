@@ -3,8 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
-from kagzi import Context, Retry, step, workflow
+from kagzi import (
+    Automation,
+    Context,
+    MutateContext,
+    NextContext,
+    Outcome,
+    PrepareContext,
+    Prepared,
+    ProducerContext,
+    Retry,
+    mutation,
+    step,
+    workflow,
+)
 
 GREEDY = "<script>document.title = 'owned'</script>"
 
@@ -51,3 +65,52 @@ async def family(ctx: Context) -> list[int]:
 
 
 ALL = (doubled, parsed, approved, paid, family)
+
+
+def inbox() -> Automation:
+    """A producer and two consumers in a row."""
+    made = Automation("inbox")
+
+    @made.producer(every="1h", publishes=["mail"])
+    async def poll(ctx: ProducerContext, state: Any) -> None:
+        source = ctx.register_input("post", "letter", "l-1", title=GREEDY)
+        ctx.publish("mail", id="l-1", payload={"text": GREEDY}, input=source)
+
+    @made.consumer(subscribe=["mail"], publishes=["filed"])
+    class File:
+        async def prepare(self, ctx: PrepareContext, state: Any) -> Prepared:
+            found = await ctx.peek("mail", limit=1)
+            return Prepared(reserve={"mail": [found[0].id]}, title="File a letter") if found else Prepared()
+
+        async def next(self, ctx: NextContext, prepared: Prepared, outcome: Outcome) -> None:
+            for event_id in prepared.reserve.get("mail", []):
+                ctx.publish("filed", id=event_id, payload=None)
+
+    @made.consumer(subscribe=["filed"])
+    class Tell:
+        async def prepare(self, ctx: PrepareContext, state: Any) -> Prepared:
+            found = await ctx.peek("filed", limit=9)
+            return Prepared(reserve={"filed": [each.id for each in found]}) if found else Prepared()
+
+    return made
+
+
+@mutation
+async def transfer(cents: int) -> str:
+    raise TimeoutError("the bank did not answer")
+
+
+def payouts() -> Automation:
+    """One whose only mutation is in doubt."""
+    made = Automation("payouts", accepts=["asked"])
+
+    @made.consumer(subscribe=["asked"])
+    class Pay:
+        async def prepare(self, ctx: PrepareContext, state: Any) -> Prepared:
+            found = await ctx.peek("asked", limit=1)
+            return Prepared(reserve={"asked": [found[0].id]}, title="Pay 5.00 to Ada") if found else Prepared()
+
+        async def mutate(self, ctx: MutateContext, prepared: Prepared) -> None:
+            await ctx.mutate(transfer, 500)
+
+    return made

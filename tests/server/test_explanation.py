@@ -158,6 +158,13 @@ async def test_a_run_for_later_says_when_and_why(scene: Scene) -> None:
     assert await scene.codes(given_back) == ["STEP_RETRIES_LATER"]
 
 
+async def test_a_handler_run_that_is_parked_over_its_mutation_says_so(scene: Scene) -> None:
+    waiting = json.dumps({"reason": "indeterminate", "message": "", "mutation_id": "m-1"})
+    run = await scene.run("SLEEPING", "never", waiting=waiting)
+    told = await scene.told(run)
+    assert (told.reasons[0].code, told.reasons[0].subject) == (pb.EXPLAIN_WAITS_MUTATION, "m-1")
+
+
 async def test_a_run_that_has_ended_says_how(scene: Scene) -> None:
     assert (await scene.told(await scene.run("COMPLETED"))).summary == "It completed."
     failed = await scene.run("FAILED", error=json.dumps({"type": "ValueError", "message": "no"}))

@@ -105,6 +105,13 @@ def _later(facts: Facts) -> Iterator[Reason]:
             "It is parked: its code no longer asks for the steps that are on record.",
             "Deploy code that fits its history (`ctx.patched` lets both paths live), or resume it after a fix.",
         )
+    elif facts.mutation_id:
+        yield _reason(
+            pb.EXPLAIN_WAITS_MUTATION,
+            "Nobody knows whether its mutation happened, and its automation is blocked until somebody says so.",
+            "Find out outside, then resolve the mutation: it happened, it did not, skip, or check again.",
+            facts.mutation_id,
+        )
     elif facts.waits:
         yield from map(_wait, facts.waits)
     elif until is None and run["schedule_id"] is not None:

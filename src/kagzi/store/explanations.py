@@ -115,6 +115,8 @@ class Facts:
     run: Record
     waits: Sequence[Wait]
     fleet: Fleet | None
+    # The mutation of unknown outcome that a handler's run is parked over.
+    mutation_id: str = ""
 
 
 async def facts(connection: Connection, namespace: str, run_id: str) -> Facts:
@@ -123,18 +125,16 @@ async def facts(connection: Connection, namespace: str, run_id: str) -> Facts:
     if run is None:
         await namespaces.get(connection, namespace)
         raise not_found("run", run_id, "run_id")
-    waits: Sequence[Wait] = ()
-    fleet = None
     if run["due"]:
-        fleet = await _served(connection, namespace, run)
-    elif run["status"] == "SLEEPING" and not run["parked"]:
-        waits = await _waited(connection, namespace, run_id, run["waiting"])
-    return Facts(run, waits, fleet)
+        return Facts(run, (), await _served(connection, namespace, run))
+    waiting: Any = msgspec.json.decode(run["waiting"]) if run["waiting"] else None
+    if isinstance(waiting, dict):
+        return Facts(run, (), None, str(waiting.get("mutation_id", "")))
+    named = [each["step"] for each in waiting or () if isinstance(each, dict) and "step" in each]
+    return Facts(run, await _waited(connection, namespace, run_id, named[:_WAITS]) if named else (), None)
 
 
-async def _waited(connection: Connection, namespace: str, run_id: str, waiting: str | None) -> list[Wait]:
-    named: list[Any] = msgspec.json.decode(waiting) if waiting else []
-    steps = [each["step"] for each in named if isinstance(each, dict) and "step" in each][:_WAITS]
+async def _waited(connection: Connection, namespace: str, run_id: str, steps: Sequence[str]) -> list[Wait]:
     found = await _waits.fetch(connection, namespace=namespace, run_id=run_id, step_ids=steps, most=_WAITS)
     return [
         Wait(
