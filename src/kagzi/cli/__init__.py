@@ -10,11 +10,12 @@ from typing import Annotated
 
 import typer
 
-from kagzi.cli import automations, keys, schedules
+from kagzi.cli import automations, keys, runs, schedules
 from kagzi.cli.demo import demo
 from kagzi.cli.dev import dev
 from kagzi.cli.migrate import migrate
 from kagzi.cli.server import server
+from kagzi.cli.start import start
 from kagzi.cli.worker import worker
 
 app = typer.Typer(
@@ -28,6 +29,8 @@ app.command()(dev)
 app.command()(server)
 app.command()(migrate)
 app.command()(worker)
+app.command()(start)
+app.add_typer(runs.app, name="runs")
 app.add_typer(automations.app, name="automations")
 app.add_typer(schedules.app, name="schedules")
 app.add_typer(keys.app, name="keys")
