@@ -46,6 +46,7 @@ class Stage:
         self.executor: Executor = ThreadPoolExecutor(2)
         self.in_place_us = 0
         self.residents = Residents(0)
+        self.most_steps = 20_000
         self.sent: list[tuple[str, Any]] = []
         self.over = asyncio.Event()
         self.leased = True

@@ -115,9 +115,9 @@ class Rig:
 
 
 @contextlib.asynccontextmanager
-async def rigged(url: str, *, lease: float = 30.0, codecs: Sequence[Codec] = ()) -> AsyncIterator[Rig]:
+async def rigged(url: str, *, lease: float = 30.0, codecs: Sequence[Codec] = (), **settings: Any) -> AsyncIterator[Rig]:
     """A server and a client in this process."""
-    server = Server(Settings(server_port=0, worker_visibility_timeout_secs=lease), url)
+    server = Server(Settings(server_port=0, worker_visibility_timeout_secs=lease, **settings), url)
     await server.start()
     try:
         async with Client(server.address, codecs=codecs) as client:

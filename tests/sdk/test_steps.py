@@ -334,19 +334,6 @@ async def test_a_name_that_cannot_be_kept_is_refused_where_it_is_used(rig: Rig, 
         assert "a step's name" in await rig.execute(bad_names, name)
 
 
-@workflow
-async def endless(ctx: Context) -> None:
-    while True:
-        ctx.now()
-
-
-async def test_a_run_with_too_many_steps_fails_and_says_what_to_do(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kagzi.sdk.history.MOST_STEPS", 30)
-    async with rig.working(endless):
-        with pytest.raises(RunFailed, match=r"at most 30 steps: .* ctx\.continue_as_new"):
-            await rig.execute(endless)
-
-
 @workflow(step_retry=Retry(max_attempts=1))
 async def careless(ctx: Context, how: str) -> str:
     async def uses_ctx() -> Any:

@@ -13,6 +13,7 @@
     ├── StepFailed                a step used up its tries; raised in the workflow
     ├── NondeterminismError       the code no longer asks for what was recorded
     ├── PayloadError              a value has no encoded form, or data no such value
+    ├── LimitExceeded             a run asked for more steps, or larger results, than are kept
     └── ConfigError               a setting or an argument is wrong (a ValueError too)
 
     raised by user code           NonRetryable, RetryAfter, NotApplied; automations: Transient, NeedsAttention
@@ -41,6 +42,7 @@ __all__ = [
     "ErrorInfo",
     "InvalidArgument",
     "KagziError",
+    "LimitExceeded",
     "NeedsAttention",
     "NonRetryable",
     "NondeterminismError",
@@ -189,6 +191,10 @@ class PayloadError(KagziError):
         self.path = path
 
 
+class LimitExceeded(KagziError):
+    """A run asked for more than is kept of one; trying again would come no further."""
+
+
 class ConfigError(KagziError, ValueError):
     """A setting, an option or an argument is wrong; the message names it and what is accepted."""
 
@@ -254,7 +260,7 @@ def reconciliation(answer: object) -> Applied | Absent | Unclear:
 
 def retryable(error: BaseException) -> bool:
     """False for errors that the same code with the same input raises again."""
-    return not isinstance(error, NonRetryable | PayloadError | ConfigError | NondeterminismError)
+    return not isinstance(error, NonRetryable | PayloadError | ConfigError | LimitExceeded | NondeterminismError)
 
 
 def _attach(error: KagziError, where: str, info: ErrorInfo) -> None:

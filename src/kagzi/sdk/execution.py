@@ -58,7 +58,7 @@ class Execution:
         self.definition = definition
         self.host = host
         self.values = Values(host.codecs, host.namespace, delivery.workflow_type)
-        self.ledger = Ledger(delivery.history)
+        self.ledger = Ledger(delivery.history, host.most_steps)
         self.waits = Waits(delivery)
         self.agenda = Agenda()
         self.readings = Readings(self)
@@ -299,7 +299,9 @@ class Execution:
     def _refused(self, name: str, refusal: ErrorDetail) -> None:
         if self.over:
             return
-        if refusal.code not in (ErrorDetail.LEASE_LOST, ErrorDetail.PREDECESSOR_REFUSED):
+        if refusal.code == ErrorDetail.LIMIT_EXCEEDED:
+            self.logger.error("%s was refused, and the run has failed: %s", name, refusal.message)
+        elif refusal.code not in (ErrorDetail.LEASE_LOST, ErrorDetail.PREDECESSOR_REFUSED):
             self.logger.error("%s was refused: %s. The run is tried again from its history", name, refusal.message)
         self.drop()
 

@@ -10,22 +10,12 @@ from dataclasses import dataclass
 from types import CodeType
 
 from kagzi.protocol.v1.common_pb2 import CANCEL, Step, StepKind
-from kagzi.sdk.errors import KagziError
+from kagzi.sdk.errors import LimitExceeded
 
 # Steps that Kagzi asks for by itself; users' names cannot begin with it.
 OWN = "$"
-# How many steps a run may have; the server takes no more.
+# How many steps a run may have, unless its server says otherwise.
 MOST_STEPS = 20_000
-
-
-class TooManySteps(KagziError):
-    """The run has asked for as many steps as are kept for one."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            f"A run has at most {MOST_STEPS} steps: hand what is left to a new run with ctx.continue_as_new(...) "
-            "before that."
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +53,7 @@ class Ledger:
         "_by_position",
         "_counts",
         "_last",
+        "_most",
         "_next",
         "_order",
         "mismatch",
@@ -71,7 +62,8 @@ class Ledger:
         "seq",
     )
 
-    def __init__(self, records: Iterable[Step]) -> None:
+    def __init__(self, records: Iterable[Step], most: int = MOST_STEPS) -> None:
+        self._most = most
         self._by_id: dict[str, Step] = {}
         self._by_position: dict[int, Step] = {}
         for record in records:
@@ -103,8 +95,11 @@ class Ledger:
     def request(self, name: str, kind: StepKind.ValueType, code: CodeType | None = None, line: int = 0) -> Request:
         """The code asks for a step, at a line of `code`. A difference is kept in `mismatch`, the first one only."""
         # The last place is kept for a cancel.
-        if self.position >= MOST_STEPS - 1:
-            raise TooManySteps
+        if self.position >= self._most - 1:
+            raise LimitExceeded(
+                f"A run has at most {self._most} steps: hand what is left to a new run with ctx.continue_as_new(...) "
+                "before that."
+            )
         count = self._counts.get(name, 0) + 1
         self._counts[name] = count
         step_id = name if count == 1 else f"{name}#{count}"

@@ -28,6 +28,8 @@ class Host(Protocol):
     in_place_us: int
     # Where suspended runs stay.
     residents: Residents
+    # How many steps a run may have.
+    most_steps: int
 
     def send(self, run: Run, name: str, body: Message, answered: Callable[[Answer | None], None] | None = None) -> None:
         """Sends an operation with the next frame, after those sent before. `answered` gets the answer, or None when

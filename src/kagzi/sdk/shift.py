@@ -19,6 +19,7 @@ from kagzi.sdk.codec import Chain
 from kagzi.sdk.definition import Workflow
 from kagzi.sdk.deployment import Deployments
 from kagzi.sdk.heartbeat import Heartbeat
+from kagzi.sdk.history import MOST_STEPS
 from kagzi.sdk.host import IN_PLACE_US
 from kagzi.sdk.lease import Lease, Leases, Run, may_begin
 from kagzi.sdk.link import Link
@@ -46,6 +47,7 @@ class Shift:
         self.executor: Executor = Threads(post.concurrency)
         self.in_place_us = IN_PLACE_US
         self.residents = Residents(post.residents)
+        self.most_steps = MOST_STEPS
         self.leases = Leases()
         self.outbox = Outbox(wake=self._wake, settled=self._free, fallen=self._fall)
         deployments = Deployments(post.namespace, post.definitions(), str(uuid_utils.uuid4()))
@@ -161,6 +163,7 @@ class Shift:
     def welcomed(self, welcome: pb.RegisterResponse, sent_at: float) -> None:
         """A server took the hello."""
         self._worker_id = welcome.worker_id
+        self.most_steps = welcome.history_steps or MOST_STEPS
         self.leases.welcomed(welcome, sent_at)
         self.heartbeat.welcomed(welcome)
 

@@ -124,9 +124,17 @@ class Server:
                 timedelta(seconds=settings.automation_wake_min_secs),
                 timedelta(seconds=settings.automation_wake_max_secs),
                 next_slot,
+                settings.limit_history_steps,
+                settings.limit_history_bytes,
             ),
         )
-        self.enrolment = Enrolment(self.database, self.announcer, lease=lease, heartbeat=heartbeat)
+        self.enrolment = Enrolment(
+            self.database,
+            self.announcer,
+            lease=lease,
+            heartbeat=heartbeat,
+            history_steps=settings.limit_history_steps,
+        )
         self.streams = Streams(self.database, self.enrolment, self.batcher, self.dispatcher)
         self.watchers = Watchers(self.database, interval=settings.dispatcher_interval_secs)
         self.letterbox = Letterbox(

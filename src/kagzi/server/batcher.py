@@ -19,7 +19,7 @@ from kagzi.protocol.v1.common_pb2 import ErrorDetail
 from kagzi.server.announcer import Announcer
 from kagzi.server.fallen import Fallen
 from kagzi.server.lane import Entry, Lane
-from kagzi.store import batch
+from kagzi.store import batch, histories
 from kagzi.store.database import Database
 from kagzi.store.errors import Refused, Unreachable
 from kagzi.store.operation import Busy, Claimed, Kind, Operation, Outcome, Slot
@@ -270,6 +270,9 @@ class Batcher:
                 continue
             self._queued -= 1
             self._queued_bytes -= entry.size
+            failing = histories.failing(entry.operation) if entry.operation.refused else None
+            if failing is not None:
+                self.submit(failing, _forget)
             try:
                 entry.done(entry.operation)
             except Exception:
@@ -311,6 +314,10 @@ class Batcher:
         for entry in entries:
             entry.operation.answer = _stopping()
         self._answer(entries)
+
+
+def _forget(_: Operation) -> None:
+    """Nobody waits for the answer."""
 
 
 def _crowded(patience: float) -> ErrorDetail:

@@ -47,8 +47,17 @@ class Enrolled:
 class Enrolment:
     """Registers workers and renews their leases."""
 
-    def __init__(self, database: Database, announcer: Announcer, *, lease: timedelta, heartbeat: timedelta) -> None:
+    def __init__(
+        self,
+        database: Database,
+        announcer: Announcer,
+        *,
+        lease: timedelta,
+        heartbeat: timedelta,
+        history_steps: int,
+    ) -> None:
         self._database = database
+        self._history_steps = history_steps
         self._announcer = announcer
         self._lease_ms = int(lease.total_seconds() * 1_000)
         self._interval_ms = int(heartbeat.total_seconds() * 1_000)
@@ -93,6 +102,7 @@ class Enrolment:
             lease_ms=self._lease_ms,
             heartbeat_interval_ms=self._interval_ms,
             now_us=rows.microseconds(registered.now),
+            history_steps=self._history_steps,
         )
         return Enrolled(registered.worker_id, served, response, registered.status == "DRAINING")
 

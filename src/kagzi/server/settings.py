@@ -100,7 +100,7 @@ class Settings(BaseSettings):
     retention_runs_secs: float = Field(default=30 * _DAY, ge=0, le=3_660 * _DAY)
     retention_workers_secs: float = Field(default=_DAY, ge=60, le=3_660 * _DAY)
     retention_stats_secs: float = Field(default=14 * _DAY, ge=3_600, le=3_660 * _DAY)
-    limit_history_steps: int = Field(default=20_000, ge=1)
+    limit_history_steps: int = Field(default=20_000, ge=1, le=20_000)
     limit_history_bytes: int = Field(default=50_000_000, ge=1)
 
     timezone: str = "UTC"

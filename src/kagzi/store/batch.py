@@ -23,6 +23,7 @@ from kagzi.store import (
     errors,
     express,
     facts,
+    histories,
     leases,
     mutations,
     namespaces,
@@ -67,13 +68,18 @@ async def flush(
     rules: Rules = _RULES,
 ) -> list[Outcome]:
     """Applies the operations and commits. Each has its answer afterwards; one outcome for each transaction it took."""
-    outcomes = await _shortly(database, namespace, operations, lease, patience)
+    outcomes = await _shortly(database, namespace, operations, lease, patience, rules)
     left = [operation for operation in operations if operation.answer is None]
     return outcomes + await _at_length(database, namespace, left, lease, patience, rules) if left else outcomes
 
 
 async def _shortly(
-    database: Database, namespace: str, operations: Sequence[Operation], lease: timedelta, patience: float
+    database: Database,
+    namespace: str,
+    operations: Sequence[Operation],
+    lease: timedelta,
+    patience: float,
+    rules: Rules,
 ) -> list[Outcome]:
     """What can go the short way has its answer afterwards."""
     for operation in operations:
@@ -82,9 +88,9 @@ async def _shortly(
     starts = express.starts(operations)
     if starts:
         outcomes += await _one_way(database, lambda c: express.start(c, namespace, starts, lease), patience)
-    advances = express.advances(operations)
+    advances = express.advances(operations, rules)
     if advances:
-        outcomes += await _one_way(database, lambda c: express.advance(c, namespace, advances), patience)
+        outcomes += await _one_way(database, lambda c: express.advance(c, namespace, advances, rules), patience)
     return outcomes
 
 
@@ -229,6 +235,7 @@ async def apply(
     if rest:
         fence = await leases.fence(connection, namespace, rest)
         await _stop_at_fence(connection, namespace, rest, fence)
+        beyond = await histories.beyond(connection, namespace, rest, fence, rules)
         flush = _Flush(connection, namespace, lease, fence, outcome, rules, _ground(connection, namespace, rest, fence))
         crashed: set[str] = set()
         closed: set[str] = set()
@@ -241,8 +248,11 @@ async def apply(
                 stopped += [operation for operation in late if operation.refused or operation.answer is BUSY]
             for kind, group in wave:
                 left = waves.unfallen([operation for operation in group if operation.answer is None], stopped)
+                if beyond:
+                    left = waves.stop(left, beyond, stopped)
                 if left:
                     await _APPLY[kind](flush, left)
+                    await histories.require_room(connection, namespace, left, rules)
                     waves.keep_order(left)
                     stopped += [operation for operation in left if operation.refused or operation.answer is BUSY]
                 if kind in waves.CLOSING:

@@ -15,6 +15,7 @@ from kagzi.protocol.v1.worker_pb2 import EndAnswer
 from kagzi.store import rows, runs, steps
 from kagzi.store.operation import Ended, Kind, Operation, Outcome
 from kagzi.store.queries import Queries
+from kagzi.store.rules import Rules
 
 _sql = Queries("express.sql")
 _advance = _sql.bind("advance", columns=("run_id", "workflow_type", "took_ms"))
@@ -37,8 +38,9 @@ async def start(connection: Connection, namespace: str, part: Sequence[Operation
     return outcome if await runs.insert(connection, namespace, part, lease, outcome) else None
 
 
-def advances(operations: Sequence[Operation]) -> list[list[Operation]]:
-    """The operations of each run that only records first results and may end well with them."""
+def advances(operations: Sequence[Operation], rules: Rules) -> list[list[Operation]]:
+    """The operations of each run that only records first results, none of them large, and may end well with them."""
+    share = rules.history_share
     by_run: dict[str, list[Operation] | None] = {}
     for operation in operations:
         if operation.kind is Kind.START:
@@ -46,19 +48,20 @@ def advances(operations: Sequence[Operation]) -> list[list[Operation]]:
         group = by_run.setdefault(operation.run_id, [])
         if group is None:
             continue
-        if _plain(operation) and not (group and _follows_badly(group[-1], operation)):
+        if _plain(operation, share) and not (group and _follows_badly(group[-1], operation)):
             group.append(operation)
         else:
             by_run[operation.run_id] = None
     return [group for group in by_run.values() if group]
 
 
-def _plain(operation: Operation) -> bool:
+def _plain(operation: Operation, share: int) -> bool:
     body = operation.body
     match operation.kind:
         case Kind.COMPLETE_STEP:
             numbered = body.attempt_number == 1 and body.position and body.completed_seq
-            return bool(numbered) and not body.signal_id and not body.child_run_id
+            alone = not body.signal_id and not body.child_run_id
+            return bool(numbered) and alone and len(body.output.data) <= share
         case Kind.COMPLETE:
             return True
     return False
@@ -68,7 +71,14 @@ def _follows_badly(last: Operation, operation: Operation) -> bool:
     return last.kind is Kind.COMPLETE or last.token != operation.token
 
 
-async def advance(connection: Connection, namespace: str, part: Sequence[Sequence[Operation]]) -> Outcome | None:
+def _slack(group: Sequence[Operation], rules: Rules) -> int:
+    top = max((operation.body.position for operation in group if operation.kind is Kind.COMPLETE_STEP), default=0)
+    return rules.history_slack(top)
+
+
+async def advance(
+    connection: Connection, namespace: str, part: Sequence[Sequence[Operation]], rules: Rules
+) -> Outcome | None:
     """Records results and ends runs. What has no answer afterwards took no effect that the longer way would not
     recognise.
     """
@@ -84,6 +94,7 @@ async def advance(connection: Connection, namespace: str, part: Sequence[Sequenc
         tokens=[group[0].token for group in part],
         steps=[len(group) - (group[-1].kind is Kind.COMPLETE) for group in part],
         ends=[group[-1].kind is Kind.COMPLETE for group in part],
+        slacks=[_slack(group, rules) for group in part],
         step_run_ids=[operation.run_id for operation in done],
         step_ids=[body.step_id for body in bodies],
         attempt_ids=[body.attempt_id for body in bodies],

@@ -2,10 +2,10 @@
 -- Records first results of steps and ends runs well, fence and all, in one statement that is its own transaction. Locks
 -- the runs by key, in order, skipping what somebody else holds; compares the tokens of the locked versions; writes a
 -- run's steps, and its end only if every step of it was written. Answers the runs that were written whole. What is not
--- answered (locked, lost, crashed before, a repeat, an end that concerns others) is left to the longer way, which
+-- answered (locked, lost, crashed before, large, a repeat, an end that concerns others) is left to the longer way, which
 -- recognises whatever was written here.
 with locked as materialized (
-    select r.run_id, r.status, r.claim_token, r.crashes,
+    select r.run_id, r.status, r.claim_token, r.crashes, r.history_excess,
            r.parent_run_id is null and not r.awaited and r.automation is null as single
     from kagzi.workflow_runs r
     where r.namespace = :namespace and r.run_id = any (:run_ids::uuid[])
@@ -13,10 +13,11 @@ with locked as materialized (
     for no key update skip locked
 ), held as materialized (
     select l.run_id, pair.steps
-    from unnest(:run_ids::uuid[], :tokens::uuid[], :steps::integer[], :ends::boolean[])
-        as pair(run_id, token, steps, ends)
+    from unnest(:run_ids::uuid[], :tokens::uuid[], :steps::integer[], :ends::boolean[], :slacks::bigint[])
+        as pair(run_id, token, steps, ends, slack)
     join locked l on l.run_id = pair.run_id
     where l.status = 'RUNNING' and l.claim_token = pair.token and l.crashes = 0 and (l.single or not pair.ends)
+      and l.history_excess <= pair.slack
 ), recorded as (
     insert into kagzi.step_runs as step
         (namespace, run_id, step_id, attempt_number, attempt_id, position, completed_seq, status, kind, input_hash,

@@ -219,6 +219,7 @@ async def _make(
             take=taking,
             cancelled=any(step.kind == "CANCEL" for step in kept),
             changed=input is not None,
+            changed_bytes=sum(len(step.output.data) for step in kept if step.output is not None),
             input=None if input is None else input.data,
             input_encoding=None if input is None else input.encoding or None,
         )

@@ -25,7 +25,8 @@ order by s.position;
 with stored as (
     insert into kagzi.workflow_runs
         (namespace, run_id, external_id, task_queue, workflow_type, version, status, priority, available_at,
-         retry_policy, deadline_at, labels, state, seed, retried_from, scheduled_for, cancel_requested_at, cancel_reason)
+         retry_policy, deadline_at, labels, state, seed, retried_from, scheduled_for, cancel_requested_at, cancel_reason,
+         history_excess)
     select :namespace, :new_run_id::uuid,
            case when :take::boolean and not exists (
                select 1 from kagzi.workflow_runs h
@@ -34,7 +35,7 @@ with stored as (
            r.task_queue, r.workflow_type, r.version, 'PENDING', r.priority, kagzi.now(), r.retry_policy,
            kagzi.now() + (r.deadline_at - r.created_at), r.labels, r.state, r.seed, r.run_id, r.scheduled_for,
            case when :cancelled::boolean then r.cancel_requested_at end,
-           case when :cancelled then r.cancel_reason end
+           case when :cancelled then r.cancel_reason end, r.history_excess + :changed_bytes::bigint
     from kagzi.workflow_runs r
     where r.namespace = :namespace and r.run_id = :run_id::uuid
     on conflict do nothing

@@ -16,7 +16,18 @@ from kagzi.store.queries import Queries
 _sql = Queries("leases.sql")
 _fence = _sql.bind(
     "fence",
-    columns=("number", "status", "held", "done", "crashed", "complete", "parent_run_id", "continued_as", "automation"),
+    columns=(
+        "number",
+        "status",
+        "held",
+        "done",
+        "crashed",
+        "complete",
+        "parent_run_id",
+        "continued_as",
+        "automation",
+        "history_excess",
+    ),
 )
 _present = _sql.bind("present", columns=("run_id",))
 _progress = _sql.bind("progress")
@@ -38,6 +49,8 @@ class Lock:
     continued_as: str | None
     # Whose handler run it is; None for an ordinary run.
     automation: str | None
+    # An upper bound of what its history holds beyond an even share of the limit for each step.
+    history_excess: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +80,7 @@ async def fence(connection: Connection, namespace: str, operations: Iterable[Ope
     )
     locks: dict[tuple[str, str | None], Lock] = {}
     busy: set[str] = set()
-    for number, status, held, done, crashed, complete, parent, continued, automation in rows:
+    for number, status, held, done, crashed, complete, parent, continued, automation, excess in rows:
         pair = pairs[number - 1]
         if not complete and pair[0] in ending:
             busy.add(pair[0])
@@ -80,6 +93,7 @@ async def fence(connection: Connection, namespace: str, operations: Iterable[Ope
             str(parent) if parent else None,
             str(continued) if continued else None,
             automation,
+            excess,
         )
     if len(rows) < len(pairs):
         missing = list({run_id for run_id, _ in pairs} - {run_id for run_id, _ in locks})

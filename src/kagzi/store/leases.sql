@@ -5,7 +5,7 @@
 -- was skipped or does not exist.
 with locked as materialized (
     select r.run_id, r.status, r.claim_token, r.last_token, r.last_operation, r.crashes, r.parent_run_id,
-           r.continued_as, r.automation, case when r.awaited then r.schedule_id end as frees
+           r.continued_as, r.automation, r.history_excess, case when r.awaited then r.schedule_id end as frees
     from kagzi.workflow_runs r
     where r.namespace = :namespace
       and r.run_id = any (:run_ids::uuid[] || array(
@@ -26,7 +26,7 @@ select pair.number, l.status,
        and (l.frees is null or exists (select 1 from locked t where t.run_id = l.frees)
            or not exists (select 1 from kagzi.workflow_runs t
                           where t.namespace = :namespace and t.run_id = l.frees)) as complete,
-       l.parent_run_id, l.continued_as, l.automation
+       l.parent_run_id, l.continued_as, l.automation, l.history_excess
 from unnest(:run_ids::uuid[], :tokens::uuid[]) with ordinality as pair(run_id, token, number)
 join locked l using (run_id)
 where l.status not in ('SCHEDULED', 'PAUSED');

@@ -1,5 +1,6 @@
-"""What the server decides and the store applies to automations: how far `wake_at` may lie from now, and when a
-producer's schedule is due next. The store reads no timetable itself. Also the one backoff of handlers and of checks.
+"""What the server decides and the store applies: how far `wake_at` of an automation may lie from now, when a producer's
+schedule is due next, how large a history may become. The store reads no timetable and no setting itself. Also the one
+backoff of handlers and of checks.
 """
 
 from __future__ import annotations
@@ -38,6 +39,18 @@ class Rules:
     wake_max: timedelta = timedelta(hours=24)
     # The first slot of a schedule after a moment.
     next_slot: Callable[[Schedule, datetime], datetime | None] = never
+    # How much a run may have on record.
+    history_steps: int = 20_000
+    history_bytes: int = 50_000_000
+
+    @property
+    def history_share(self) -> int:
+        """The bytes for each step with which no number of steps goes beyond the limit."""
+        return self.history_bytes // self.history_steps
+
+    def history_slack(self, position: int) -> int:
+        """What a history with so many steps may hold beyond their shares; below 0 when they are too many."""
+        return -1 if position > self.history_steps else self.history_bytes - self.history_share * position
 
 
 def pause(failures: int) -> timedelta:

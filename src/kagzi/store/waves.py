@@ -6,8 +6,9 @@ nothing here touches a database.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+from kagzi.protocol.v1.common_pb2 import ErrorDetail
 from kagzi.store import errors
 from kagzi.store.operation import BUSY, GIVING_AWAY, Kind, Operation
 
@@ -58,6 +59,25 @@ def unfallen(group: Sequence[Operation], operations: Sequence[Operation]) -> lis
             operation.answer = errors.predecessor_refused(operation.run_id)
         elif operation.run_id in busy:
             operation.answer = BUSY
+        else:
+            left.append(operation)
+    return left
+
+
+def stop(group: Sequence[Operation], refusals: Mapping[int, ErrorDetail], stopped: list[Operation]) -> list[Operation]:
+    """Refuses the operations that `refusals` holds by identity, at their place in the order: what stands before them in
+    their run applies, what follows falls.
+    """
+    left = []
+    fallen: set[tuple[str, str | None]] = set()
+    for operation in group:
+        pair = (operation.run_id, operation.token)
+        if operation.chained and pair in fallen:
+            operation.answer = errors.predecessor_refused(operation.run_id)
+        elif id(operation) in refusals:
+            operation.answer = refusals[id(operation)]
+            stopped.append(operation)
+            fallen.add(pair)
         else:
             left.append(operation)
     return left

@@ -21,7 +21,7 @@ from kagzi.sdk.definition import Workflow
 from kagzi.sdk.errors import ConfigError, NondeterminismError
 from kagzi.sdk.execution import Execution
 from kagzi.sdk.failure import ErrorInfo
-from kagzi.sdk.history import Request
+from kagzi.sdk.history import MOST_STEPS, Request
 from kagzi.sdk.pending import Pending
 from kagzi.sdk.residents import Residents
 from kagzi.sdk.values import Values
@@ -119,6 +119,7 @@ class _Stage:
         self.executor = Executor()
         self.in_place_us = 0
         self.residents = Residents(0)
+        self.most_steps = MOST_STEPS
 
     def send(self, *_: object) -> None: ...
 
