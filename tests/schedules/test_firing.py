@@ -108,6 +108,13 @@ async def test_a_slot_that_was_fired_since_it_was_found_is_left_alone(calendar: 
     assert await calendar.slots() == ["13:00:00"]
 
 
+async def test_a_run_that_is_due_is_no_schedule(calendar: Calendar) -> None:
+    run_id = await calendar.start()
+    before = await calendar.contents()
+    assert await calendar.firing._fire("default", [run_id]) == 0
+    assert await calendar.contents() == before
+
+
 async def test_a_schedule_that_somebody_changes_at_this_moment_is_left_for_later(calendar: Calendar) -> None:
     made = await calendar.create()
     await calendar.skip(hours=1)

@@ -254,6 +254,22 @@ async def test_a_deleted_schedule_leaves_nobody_waiting_for_ever(calendar: Calen
     assert (await calendar.row(waiting))["waits"] is False
 
 
+async def test_of_two_that_end_at_once_after_their_schedule_was_deleted_the_last_lets_the_next_one_go(
+    calendar: Calendar,
+) -> None:
+    await calendar.create()
+    for _ in range(2):
+        await calendar.trigger()
+    first, second = await calendar.due()
+    waiting = (await calendar.trigger(overlap=QUEUE_ONE)).run_id
+    await calendar.delete()
+    async with calendar.uncommitted(operations.complete(first)):
+        await calendar.flush(operations.complete(second))
+        assert (await calendar.row(second.run_id))["status"] == "RUNNING"
+    await calendar.flush(operations.complete(second))
+    assert (await calendar.row(waiting))["waits"] is False
+
+
 async def test_a_waiting_run_that_is_cancelled_leaves_its_place_to_the_next_slot(calendar: Calendar) -> None:
     await slow(calendar, QUEUE_ONE)
     await calendar.go(hours=1)

@@ -11,6 +11,7 @@ import pytest
 
 from kagzi.protocol.v1 import schedule_pb2 as pb
 from kagzi.protocol.v1.common_pb2 import PAUSED, PENDING, RUNNING, SCHEDULED, ErrorDetail, RetryPolicy
+from tests.laws import operations
 from tests.laws.operations import TYPE, new_id
 from tests.schedules.calendar import NOON, Calendar, cron, every, payload, refused, shown, times
 
@@ -197,6 +198,7 @@ async def test_any_field_may_be_changed_and_the_others_stay(calendar: Calendar) 
     assert {name: getattr(labelled, name) for name in changes} == changes
     assert labelled.timing == made.timing
     assert times(labelled.updated_at) == ["12:01:00"]
+    assert (await calendar.get()).input == payload("7")
     await calendar.update(input=payload("8"))
     assert (await calendar.get()).input == payload("8")
     bare = await calendar.update(clear=["timeout_ms", "retry", "input"], labels=pb.ScheduleLabels())
@@ -289,6 +291,16 @@ async def test_a_backfill_starts_the_runs_of_past_slots_that_have_none(calendar:
     assert len(await calendar.runs()) == 6
     after = await calendar.get()
     assert (after.runs_started, times(after.last_slot)) == (2, ["14:00:00"])
+
+
+async def test_a_slot_whose_run_continued_as_new_has_the_run_it_became(calendar: Calendar) -> None:
+    await calendar.create()
+    await calendar.go(hours=1)
+    goes_on = operations.continue_as_new(await calendar.take())
+    await calendar.flush(goes_on)
+    await calendar.skip(minutes=5)
+    counted = await calendar.backfill(NOON + timedelta(minutes=1))
+    assert [(slot.run_id, slot.already_exists) for slot in counted.slots] == [(goes_on.body.new_run_id, True)]
 
 
 async def test_a_long_backfill_goes_on_where_it_ended(calendar: Calendar) -> None:
