@@ -55,7 +55,7 @@ class Place:
     async def _start(self, settings: Settings) -> tuple[Server, Site]:
         server = Server(settings, self.database_url)
         await server.start()
-        site = Site(server.address, port=0)
+        site = Site(server.address, port=0, metrics=server.meters.scrape)
         await site.start()
         return server, site
 

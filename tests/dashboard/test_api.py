@@ -166,3 +166,5 @@ def test_vitals_are_for_machines(space: Space) -> None:
     assert space.http.get("/healthz").text == "alive\n"
     ready = space.http.get("/readyz")
     assert (ready.status_code, "database: well" in ready.text) == (200, True)
+    metrics = space.http.get("/metrics")
+    assert (metrics.status_code, "kagzi_build_info" in metrics.text) == (200, True)

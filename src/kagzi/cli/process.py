@@ -85,6 +85,7 @@ async def serve(settings: Settings, url: str, ready: Callable[[Server, Site], No
         host=settings.http_host,
         port=settings.web_port,
         allowed_hosts=[name.strip() for name in settings.http_allowed_hosts.split(",") if name.strip()],
+        metrics=server.meters.scrape,
         certificate=Certificate(cert, key, settings.http_tls_client_ca) if cert and key else None,
     )
     try:

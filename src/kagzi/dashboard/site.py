@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import socket
 import ssl
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -30,7 +30,7 @@ from kagzi.sdk.certificates import Tls
 from kagzi.sdk.errors import ServerError
 
 # What Prometheus reads, and how that is to be called.
-Metrics = Callable[[], tuple[bytes, str]]
+Metrics = Callable[[], Awaitable[tuple[bytes, str]]]
 
 _STOP_SECS = 2
 
@@ -189,7 +189,7 @@ def _vitals(app: FastAPI, server: Gateway, metrics: Metrics | None) -> None:
             raise problems.Problem("PERMISSION_DENIED", "metrics need a key with the role admin")
         if metrics is None:
             return PlainTextResponse("this process counts nothing\n", 404)
-        text, media_type = metrics()
+        text, media_type = await metrics()
         return Response(text, media_type=media_type)
 
 

@@ -36,6 +36,8 @@ class Announcer:
         self._alarm: list[Callable[[datetime], None]] = []
         self._started: list[Callable[[str, Sequence[str]], None]] = []
         self._clock: list[Callable[[], None]] = []
+        self._claimed: list[Callable[[str, Sequence[tuple[str, float]]], None]] = []
+        self._flushed: list[Callable[[int, float], None]] = []
 
     def add_queues(self, queues: Queues) -> None:
         """`queues` hears of runs that are or become due."""
@@ -65,6 +67,14 @@ class Announcer:
         """`listener` hears of runs that schedules have started, by their types."""
         self._started.append(listener)
 
+    def on_claimed(self, listener: Callable[[str, Sequence[tuple[str, float]]], None]) -> None:
+        """`listener` hears of runs that were claimed: their types, and for how long they had been due."""
+        self._claimed.append(listener)
+
+    def on_flushed(self, listener: Callable[[int, float], None]) -> None:
+        """`listener` hears how many operations a flush had, and how many seconds it took."""
+        self._flushed.append(listener)
+
     def on_clock(self, listener: Callable[[], None]) -> None:
         """`listener` hears that a schedule may be due sooner than before."""
         self._clock.append(listener)
@@ -78,6 +88,7 @@ class Announcer:
                 queues.look_at(namespace, task_queue, moment)
         self._set_timers(outcome)
         _tell(self._started, namespace, outcome.started)
+        _tell(self._claimed, namespace, outcome.waited)
         if outcome.ended:
             _tell(self._ended, namespace, outcome.ended)
             self._notifier.tell(Kind.ENDED, key_hash(namespace))
@@ -97,6 +108,11 @@ class Announcer:
         """These operations have their answers."""
         for applied in self._applied:
             applied(namespace, operations)
+
+    def flushed(self, operations: int, seconds: float) -> None:
+        """A flush of so many operations took so long."""
+        for flushed in self._flushed:
+            flushed(operations, seconds)
 
     def clock(self, namespace: str) -> None:
         """A schedule of this namespace was created or changed."""

@@ -46,6 +46,7 @@ from kagzi.server.gauges import Gauges
 from kagzi.server.keyring import Keyring
 from kagzi.server.letterbox import Letterbox
 from kagzi.server.listener import Listener, StartError
+from kagzi.server.meters import Meters
 from kagzi.server.notifier import Notifier
 from kagzi.server.settings import Settings
 from kagzi.server.slots import next_slot
@@ -153,6 +154,8 @@ class Server:
         self.vitals = Vitals(self.database, settings, server_id, self._parts)
         self.tallies = Tallies(self.database, server_id)
         self.gauges = Gauges(self.database, server_id)
+        loops = (self.coordinator, self.alarm, self.firing, self.tallies, self.gauges, self.letterbox, self.streams)
+        self.meters = Meters(self.database, self.tallies, loops=loops, gauges=self._standing)
         self.keyring = Keyring(self.database, admin_key=settings.admin_key)
         self.health = health.aio.HealthServicer()
         self._grpc: grpc.aio.Server | None = None
@@ -232,12 +235,22 @@ class Server:
         self.announcer.on_started(self.tallies.started)
         self.announcer.on_applied(self.tallies.applied)
         self.announcer.on_ended(self.tallies.ended)
+        self.announcer.on_claimed(self.tallies.claimed)
+        self.announcer.on_flushed(self.meters.flushed)
+        self.firing.on_fired = self.meters.fired
         self.announcer.on_ended(self.watchers.ended)
         self.announcer.on_applied(self.watchers.applied)
         self.announcer.on_ended(self.streams.ended)
         self.notifier.subscribe(Kind.WORK, self.dispatcher.heard)
         self.notifier.subscribe(Kind.TOLD, self.streams.heard)
         self.notifier.subscribe(Kind.ENDED, self.watchers.heard)
+
+    def _standing(self) -> dict[str, tuple[str, float]]:
+        """What stands in memory, for the meters."""
+        return {
+            "batcher_operations": ("Operations that wait for a flush or are in one.", self.batcher.queued),
+            "connected_workers": ("Workers with a stream to this server.", self.streams.connected),
+        }
 
     def _parts(self) -> list[Check]:
         """How the parts do that work for nobody in particular; without one the rest goes on more slowly."""

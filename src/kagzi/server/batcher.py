@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import timedelta
@@ -84,6 +85,11 @@ class Batcher:
         self._side: dict[tuple[str, str], deque[Entry]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._lanes = [Lane(number, batch_operations, self._flush_lane) for number in range(lanes + 1)]
+
+    @property
+    def queued(self) -> int:
+        """How many operations wait or are under way."""
+        return self._queued
 
     @property
     def alive(self) -> bool:
@@ -202,11 +208,13 @@ class Batcher:
         """Applies a batch until the database has taken it, then tells everybody; answers what has to wait on."""
         standing = [entry.operation for entry in entries if not self._fallen.takes(entry.operation)]
         if standing:
+            began = time.monotonic()
             try:
                 outcomes = await self._commit(namespace, standing)
             except asyncio.CancelledError:
                 self._refuse(entries)
                 raise
+            self.announcer.flushed(len(standing), time.monotonic() - began)
             for operation in standing:
                 self._fallen.note(operation)
             self._announce(namespace, standing, outcomes)

@@ -5,7 +5,7 @@ marked and never stops the others. Whether something is due is asked of the data
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import structlog
 
@@ -40,6 +40,8 @@ class Firing(Loop):
 
     def __init__(self, database: Database, notifier: Notifier, announcer: Announcer, settings: Settings) -> None:
         super().__init__()
+        # Whoever measures hears by how many seconds schedules were late.
+        self.on_fired: Callable[[Sequence[float]], None] = lambda _late: None
         self.clock = DatabaseClock()
         self._database = database
         self._announcer = announcer
@@ -118,6 +120,7 @@ class Firing(Loop):
         return fired.moved
 
     def _tell(self, namespace: str, fired: Fired) -> None:
+        self.on_fired(fired.late)
         self._announcer.announce(namespace, fired.outcome)
         for schedule, error in fired.broken.items():
             log.warning("schedule_broken", namespace=namespace, schedule=schedule, error=error)

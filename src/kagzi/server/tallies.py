@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 
 import structlog
 
-from kagzi.protocol.v1.common_pb2 import ErrorDetail
+from kagzi.protocol.v1.common_pb2 import RUNNING, ErrorDetail
 from kagzi.protocol.v1.workflow_pb2 import StartWorkflowResponse
 from kagzi.server.lifecycle import Loop
 from kagzi.store import stats
@@ -40,8 +40,9 @@ class Tallies(Loop):
         self._server_id = server_id
         self._now = _nothing()
         self._minute = _minute()
-        # The minutes of this hour that are over.
+        # The minutes that are over: of this hour, and of all.
         self._hour = _nothing()
+        self._past = _nothing()
         # Namespaces with something to put.
         self._changed: set[str] = set()
 
@@ -58,7 +59,27 @@ class Tallies(Loop):
             elif operation.kind in (Kind.FAIL_STEP, Kind.FAIL_STEP_AND_GIVE_BACK):
                 by_type[""].steps_failed += 1
             elif isinstance(answer, StartWorkflowResponse) and not answer.already_exists:
-                by_type[operation.body.workflow_type].started += 1
+                tally = by_type[operation.body.workflow_type]
+                tally.started += 1
+                if answer.status == RUNNING:
+                    # Stored as already claimed.
+                    tally.picked_up(0)
+
+    def claimed(self, namespace: str, waited: Sequence[tuple[str, float]]) -> None:
+        """Runs were claimed, which had been due for so many milliseconds."""
+        self._changed.add(namespace)
+        by_type = self._now[namespace]
+        for workflow_type, milliseconds in waited:
+            by_type[workflow_type].picked_up(milliseconds)
+
+    def totals(self) -> dict[str, dict[str, Tally]]:
+        """Everything since this server began, by namespace and type."""
+        made: dict[str, dict[str, Tally]] = {}
+        for counted in (self._past, self._now):
+            for namespace, by_type in counted.items():
+                for workflow_type, tally in by_type.items():
+                    made.setdefault(namespace, {}).setdefault(workflow_type, Tally()).add(tally)
+        return made
 
     def started(self, namespace: str, types: Sequence[str]) -> None:
         """Schedules have started runs of these types."""
@@ -103,6 +124,7 @@ class Tallies(Loop):
         for namespace, by_type in counted.items():
             for workflow_type, tally in by_type.items():
                 self._hour[namespace][workflow_type].add(tally)
+                self._past[namespace][workflow_type].add(tally)
             await self._store(namespace, minute, self._hour[namespace], stats.HOUR)
         if self._minute.hour != minute.hour:
             self._hour = _nothing()

@@ -47,7 +47,7 @@ _CLAIMED = (
     "automation",
     "frees",
 )
-_claim = _sql.bind("claim", columns=_CLAIMED)
+_claim = _sql.bind("claim", columns=(*_CLAIMED, "waited_ms"))
 _inputs = _sql.bind("inputs", columns=("run_id", "input", "input_encoding"))
 _recover = _sql.bind("recover", columns=_CLAIMED)
 _suspicious = _sql.bind("suspicious", columns=("worker_id",))
@@ -118,6 +118,7 @@ async def claim(
     if poisoned:
         await _settle_poisoned(connection, served.namespace, poisoned, outcome)
     running = [row for row in found if row["status"] == "RUNNING"]
+    outcome.waited += [(row["workflow_type"], row["waited_ms"]) for row in running]
     return await _claimed(connection, served, running, slots)
 
 

@@ -30,7 +30,7 @@ with best as materialized (
     from best b
     group by b.workflow_type, b.version, b.priority
 ), chosen as materialized (
-    select c.run_id, c.expired, c.slept, c.crashes, c.kept_by, c.for_anybody,
+    select c.run_id, c.expired, c.slept, c.crashes, c.kept_by, c.for_anybody, c.available_at,
            row_number() over (order by c.priority desc, c.available_at, c.run_id) as number
     from lanes
     cross join lateral (
@@ -91,7 +91,8 @@ where r.namespace = :namespace and r.run_id = chosen.run_id and r.run_id = any (
 returning r.run_id, r.status, r.claim_token, r.locked_by, r.workflow_type, r.version, r.attempts, r.crashes, r.seed,
           r.labels::text as labels, r.external_id, r.created_at, r.scheduled_for, r.deadline_at, r.parent_run_id,
           r.root_run_id, case when chosen.slept then r.last_token end as last_token, r.state_number, r.available_at,
-          kagzi.now() as now, r.priority, r.automation, case when r.awaited then r.schedule_id end as frees;
+          kagzi.now() as now, r.priority, r.automation, case when r.awaited then r.schedule_id end as frees,
+          extract(epoch from kagzi.now() - chosen.available_at)::float8 * 1000 as waited_ms;
 
 -- name: inputs
 -- The inputs of runs that were just claimed.

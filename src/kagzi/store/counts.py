@@ -21,12 +21,15 @@ _COUNTED = (
     "sleeping",
     "oldest_due_ms",
 )
+_AUTOMATIONS = 1_000
+
 _sql = Queries("counts.sql")
 _keep = _sql.bind("keep")
 _read = _sql.bind(
     "read",
     columns=("task_queue", "workflow_type", "counted_at", *_COUNTED, "oldest_run_id", "workers", "free_slots"),
 )
+_backlogs = _sql.bind("backlogs", columns=("namespace", "name", "blocked", "pending"))
 _depths = _sql.bind("depths", columns=("namespace", "task_queue", "workflow_type", *_COUNTED, "workers", "free_slots"))
 
 
@@ -83,6 +86,11 @@ async def read(
         )
         for row in found
     ]
+
+
+async def backlogs(connection: Connection) -> list[Record]:
+    """Automations and how much waits in them; of the first thousand, by name."""
+    return await _backlogs.fetch(connection, most=_AUTOMATIONS)
 
 
 async def everywhere(connection: Connection, *, since: timedelta, most: int) -> list[Record]:

@@ -34,6 +34,17 @@ where d.namespace = :namespace and (d.task_queue, d.workflow_type) > (:after_que
 order by d.task_queue, d.workflow_type
 limit :most;
 
+-- name: backlogs
+-- Automations of every namespace, and how many events wait for their consumers, counted up to 10,000 each. A plain read
+-- over namespaces, for metrics.
+select a.namespace, a.name, a.blocked_at is not null as blocked, waiting.pending
+from (select namespace, name, blocked_at from kagzi.automations order by namespace, name limit :most) a
+cross join lateral (
+    select count(d.pending)::integer as pending
+    from (select 1 as pending from kagzi.deliveries p
+          where p.namespace = a.namespace and p.automation = a.name and p.status = 'PENDING' limit 10000) d
+) waiting;
+
 -- name: depths
 -- What was last counted in every namespace within :since, the deepest first. A plain read over namespaces, for metrics.
 select d.namespace, d.task_queue, d.workflow_type, d.pending_due, d.pending_later, d.running, d.sleeping,

@@ -55,6 +55,8 @@ class Fired:
     outcome: Outcome = field(default_factory=Outcome)
     # Templates that moved on or were marked.
     moved: int = 0
+    # By how many seconds each of them was late.
+    late: list[float] = field(default_factory=list)
     # Those that cannot fire, by schedule id, with the reason.
     broken: dict[str, str] = field(default_factory=dict)
     # What people should know of others, by their run ids.
@@ -117,6 +119,8 @@ async def fire(connection: Connection, namespace: str, template_ids: Sequence[st
             continue
         room -= len(plan.slots)
         plans.append((template, plan))
+        if plan.slots and template.available_at is not None:
+            fired.late.append((row["now"] - template.available_at).total_seconds())
     try:
         await _carry_out(connection, namespace, plans, fired)
     except asyncpg.LockNotAvailableError as error:

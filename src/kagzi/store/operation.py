@@ -178,6 +178,8 @@ class Outcome:
     later: dict[str, datetime] = field(default_factory=dict)
     # The types of runs that nobody started but a schedule.
     started: list[str] = field(default_factory=list)
+    # The types of runs that were claimed, and for how many milliseconds each had been due.
+    waited: list[tuple[str, float]] = field(default_factory=list)
     # Runs that reached a terminal state.
     ended: list[Ended] = field(default_factory=list)
     # A run got a deadline that may be sooner than any other.

@@ -43,7 +43,7 @@ _uncounted = _sql.bind("uncounted", columns=("namespace", "stood"))
 _points = _sql.bind("points", columns=("number", *_COUNTS, "pickup", "duration", *_GAUGES))
 
 # Upper bounds of the buckets in milliseconds, from 1 ms to 35 days; one more bucket holds what took longer.
-_BOUNDS = [2 ** (step / 2) for step in range(64)]
+BOUNDS = [2 ** (step / 2) for step in range(64)]
 
 
 @dataclass(slots=True)
@@ -58,16 +58,16 @@ class Tally:
     steps_failed: int = 0
     leases_lost: int = 0
     # How many runs took how long from being due to being claimed, and from creation to end, by bucket.
-    pickup: list[int] = field(default_factory=lambda: [0] * (len(_BOUNDS) + 1))
-    duration: list[int] = field(default_factory=lambda: [0] * (len(_BOUNDS) + 1))
+    pickup: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
+    duration: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
 
     def picked_up(self, waited_ms: float) -> None:
         """A run was claimed this long after it was due."""
-        self.pickup[bisect_left(_BOUNDS, waited_ms)] += 1
+        self.pickup[bisect_left(BOUNDS, waited_ms)] += 1
 
     def ended(self, took_ms: float) -> None:
         """A run ended this long after it was created."""
-        self.duration[bisect_left(_BOUNDS, took_ms)] += 1
+        self.duration[bisect_left(BOUNDS, took_ms)] += 1
 
     def add(self, other: Tally) -> None:
         """Counts what the other has counted too."""
@@ -196,11 +196,11 @@ def _percentile(counts: Sequence[int], rank: float) -> int:
     seen = 0
     for place, count in enumerate(counts):
         if seen + count >= rank:
-            low = _BOUNDS[place - 1] if place else 0.0
-            high = _BOUNDS[min(place, len(_BOUNDS) - 1)]
+            low = BOUNDS[place - 1] if place else 0.0
+            high = BOUNDS[min(place, len(BOUNDS) - 1)]
             return round(low + (high - low) * (rank - seen) / count)
         seen += count
-    return round(_BOUNDS[-1])
+    return round(BOUNDS[-1])
 
 
 def _array(counts: Sequence[int]) -> str:

@@ -41,6 +41,11 @@ class Streams(Loop):
         self._teller = Wakeup()
         self._stopping = False
 
+    @property
+    def connected(self) -> int:
+        """How many workers have a stream."""
+        return len(self._streams)
+
     async def serve(self, requests: AsyncIterator[pb.ConnectRequest]) -> AsyncIterator[pb.ConnectResponse]:
         """Serves one stream until it ends."""
         first = await _first(requests)
