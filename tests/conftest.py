@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 
 from kagzi.embedded import Embedded
 from tests.database import BOUNDS, Databases, room, serve, temporary
@@ -20,6 +21,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if _RANDOM.search(item.nodeid):
             message = f"{item.nodeid} has another name in every process: give its parameters ids=..."
             raise pytest.UsageError(message)
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_found() -> Iterator[None]:
+    """What a test does to the logs is not the next one's."""
+    told = structlog.is_configured()
+    yield
+    if not told:
+        structlog.reset_defaults()
 
 
 @pytest.fixture(scope="session")
