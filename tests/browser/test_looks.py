@@ -103,6 +103,7 @@ def furnished(place: Place) -> dict[str, str]:
         "worker": f"/workers/{worker}{own}",
         "namespaces": "/namespaces",
         "namespace": f"/namespaces/{space.name}",
+        "server": f"/server{own}",
         "signin": "/signin",
         "problem": "/nowhere",
         "reference": "/api/docs",

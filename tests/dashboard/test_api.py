@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import httpx
@@ -12,11 +13,13 @@ from kagzi.dashboard import gateway
 from kagzi.dashboard.api.table import APART, ROUTES
 from tests.dashboard.place import Place, Space
 from tests.dashboard.workflows import approved, doubled
+from tests.house.tree import ROOT
 
 SOMEBODY = "00000000-0000-0000-0000-000000000001"
 
 
-def test_every_call_of_the_contract_that_a_client_can_want_has_a_route() -> None:
+def calls() -> set[str]:
+    """Every call of the contract but those of workers."""
     services = (
         gateway.method("WorkflowService.GetWorkflow").containing_service,
         gateway.method("WorkflowScheduleService.GetSchedule").containing_service,
@@ -24,8 +27,19 @@ def test_every_call_of_the_contract_that_a_client_can_want_has_a_route() -> None
         gateway.method("NamespaceService.GetNamespace").containing_service,
         gateway.method("AutomationService.GetAutomation").containing_service,
     )
-    every = {f"{service.name}.{method.name}" for service in services for method in service.methods}
-    assert every == {route.rpc for route in ROUTES} | APART
+    return {f"{service.name}.{method.name}" for service in services for method in service.methods}
+
+
+def test_every_call_of_the_contract_that_a_client_can_want_has_a_route() -> None:
+    assert calls() == {route.rpc for route in ROUTES} | APART
+
+
+def test_every_call_that_a_person_can_want_has_a_page() -> None:
+    pages = ROOT / "src" / "kagzi" / "dashboard" / "pages"
+    texts = [path.read_text(encoding="utf-8") for path in pages.glob("*.py")]
+    shown = {call for text in texts for call in re.findall(r'"(\w+Service\.\w+)"', text)}
+    # A person starts one run at a time, and a page that is live has no need to wait for an end.
+    assert calls() - shown == APART | {"WorkflowService.StartWorkflows"}
 
 
 def test_a_run_is_started_watched_and_read(space: Space) -> None:
@@ -52,6 +66,13 @@ def test_a_run_that_waits_is_signalled(space: Space) -> None:
         assert (waiting["status"] in {"PENDING", "RUNNING", "SLEEPING"}, waiting["output"]) == (True, None)
         space.api("POST", f"/runs/{run_id}/signal", json={"name": "approve", "payload": "by hand"})
         assert space.api("GET", f"/runs/{run_id}/result")["output"] == "by hand"
+
+
+def test_a_run_that_is_started_within_a_trace_goes_on_in_it(space: Space) -> None:
+    parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    for header, labels in ((parent, {"traceparent": parent}), ("nonsense", {})):
+        run_id = space.api("POST", "/runs", json={"workflow_type": "later"}, headers={"traceparent": header})["run_id"]
+        assert space.api("GET", f"/runs/{run_id}")["run"]["labels"] == labels
 
 
 def test_runs_are_listed_by_status_label_and_page(space: Space) -> None:

@@ -99,6 +99,7 @@ def _pages(place: Place) -> dict[str, str]:
         "automations": "/automations",
         "automation": "/automations/inbox",
         "workers": "/workers",
+        "server": "/server",
         "namespaces": "/namespaces",
         "namespace": f"/namespaces/{SPACE}",
     }

@@ -129,6 +129,21 @@ def test_a_fork_starts_a_new_run_with_other_outputs(space: Space) -> None:
         assert press(space, f"/runs/{run_id}/fork", step="double", outputs="[1]").status_code == 400
 
 
+def test_a_run_is_started_by_hand(space: Space) -> None:
+    with space.worker(*ALL):
+        answer = press(space, "/runs", workflow_type="doubled", input="4", external_id="by hand")
+        run_id = answer.headers["location"].partition("?")[0].rpartition("/")[2]
+        assert space.api("GET", f"/runs/{run_id}/result", 200)["output"] == 8
+    assert press(space, "/runs", workflow_type="").status_code == 400
+    press(space, "/runs", workflow_type="later", external_id="taken")
+    assert press(space, "/runs", workflow_type="later", external_id="taken").status_code == 409
+
+
+def test_the_server_says_what_it_is(space: Space) -> None:
+    shown = page(space, "/server")
+    assert all(part in shown for part in ("PostgreSQL", "database", "coordinator", "20,000 steps"))
+
+
 def test_kin_are_linked(space: Space) -> None:
     with space.worker(*ALL):
         run_id = ended(space, "family")

@@ -19,6 +19,7 @@ from kagzi.sdk.pending import Completion, Pending, State
 from kagzi.sdk.values import failure_of
 
 if TYPE_CHECKING:
+    from kagzi.sdk.bodies import Ended
     from kagzi.sdk.execution import Execution
 
 _RECHECK_SECS = 0.2
@@ -44,6 +45,8 @@ def open_up(run: Execution, pending: Pending) -> None:
         return
     child.attempt_id = pending.attempt_id
     child.child.run_id = pending.child_run_id = child_run_id(pending.attempt_id)
+    if run.sitting is not None:
+        run.sitting.mark(child.child)
     if child.start_only:
         run.handover.add(Completion(pending))
     else:
@@ -110,16 +113,19 @@ def _run_body(run: Execution, pending: Pending) -> None:
     step = pending.step
     assert step is not None
     pending.begun = True
-    pending.stop = bodies.run(
+    ended: Ended = partial(_body_ended, run, pending)
+    span = None if run.sitting is None else run.sitting.body(pending, pending.context, ended)
+    stop = bodies.run(
         step.function,
         pending.arguments,
         pending.keywords,
         current=run.current(pending),
-        context=pending.context,
+        context=pending.context if span is None else span.context,
         timeout=step.timeout,
         executor=run.host.executor,
-        ended=partial(_body_ended, run, pending),
+        ended=ended if span is None else span.ended,
     )
+    pending.stop = stop if span is None else span.stopping(stop)
 
 
 def _body_ended(run: Execution, pending: Pending, result: Any, error: BaseException | None, elapsed_us: int) -> None:

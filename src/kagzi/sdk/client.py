@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Self, TypedDict, TypeVar, Unpack, overload
 
 from kagzi.protocol.v1 import workflow_pb2 as pb
-from kagzi.sdk import listing, request
+from kagzi.sdk import listing, request, tracing
 from kagzi.sdk.automations import Automations
 from kagzi.sdk.certificates import Tls
 from kagzi.sdk.codec import Codec
@@ -101,7 +101,8 @@ class Client:
         "reject", "replace"), `dedupe` ("active", "forever"), `version`, `detached`, `run_id`.
         """
         made = request.start(self.namespace, self._reach.codecs, workflow, input, **options)
-        started = await self._reach.starts.start(made)
+        with tracing.starting(made):
+            started = await self._reach.starts.start(made)
         return Handle(self._reach, started.run_id, workflow, already_exists=started.already_exists)
 
     @overload

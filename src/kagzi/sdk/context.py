@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, ParamSpec, TypeVar,
 
 from kagzi.protocol.v1.common_pb2 import CHILD_WORKFLOW, FUNCTION, SIGNAL, SLEEP, STEP_FAILED, Payload
 from kagzi.protocol.v1.worker_pb2 import StartChild
+from kagzi.sdk import tracing
 from kagzi.sdk.children import ChildHandle, ChildOptions, child_request
 from kagzi.sdk.definition import Step, Workflow, as_step, result_of
 from kagzi.sdk.duration import Duration
@@ -92,7 +93,7 @@ class Context:
 
     @property
     def labels(self) -> dict[str, str]:
-        return dict(self._run.delivery.labels)
+        return {key: value for key, value in self._run.delivery.labels.items() if key not in tracing.LABELS}
 
     @property
     def logger(self) -> logging.LoggerAdapter[logging.Logger]:

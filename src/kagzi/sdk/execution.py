@@ -13,13 +13,13 @@ import contextvars
 import logging
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from google.protobuf.message import Message
 
 from kagzi.protocol.v1 import worker_pb2 as pb
 from kagzi.protocol.v1.common_pb2 import CHILD_WORKFLOW, SIGNAL, ErrorDetail, Payload
-from kagzi.sdk import abandonment, attempts, endings
+from kagzi.sdk import abandonment, attempts, endings, tracing
 from kagzi.sdk.agenda import Agenda
 from kagzi.sdk.context import Context
 from kagzi.sdk.current import CurrentStep
@@ -34,6 +34,9 @@ from kagzi.sdk.pending import Completion, Pending
 from kagzi.sdk.readings import Readings
 from kagzi.sdk.values import Values
 from kagzi.sdk.waits import Waits
+
+if TYPE_CHECKING:
+    from kagzi.sdk.spans import Sitting
 
 log = logging.getLogger("kagzi.worker")
 
@@ -75,6 +78,8 @@ class Execution:
         self._real = asyncio.get_running_loop()
         self._turning = False
         self._timer: asyncio.TimerHandle | None = None
+        # The span of this sitting, where somebody traces.
+        self.sitting: Sitting | None = None
 
     @property
     def busy(self) -> bool:
@@ -93,6 +98,7 @@ class Execution:
 
     def begin(self) -> None:
         """Runs the code from the top."""
+        self.sitting = tracing.sitting(self.host.namespace, self.delivery)
         context = Context(self)
         try:
             arguments = (context, self._input()) if self._takes_input else (context,)
@@ -116,6 +122,7 @@ class Execution:
         """The run is this worker's again, and nothing was recorded since it was suspended: it goes on from there."""
         self.token = delivery.claim_token
         self.suspended = False
+        self.sitting = tracing.sitting(self.host.namespace, delivery)
         self.waits.resume(delivery)
         self._turn()
 
@@ -214,6 +221,7 @@ class Execution:
         self._stop_timer()
         self.suspended = True
         self.send("suspend", endings.suspended(held, kept=True), self._stay)
+        self._rise("suspend")
         self.host.done(self)
 
     def _stay(self, _: pb.Answer | None) -> None:
@@ -314,6 +322,7 @@ class Execution:
     def drop(self) -> None:
         """The run is not this worker's any more: closes everything, records nothing."""
         self._stop()
+        self._rise("nothing")
         self.loop.drop()
         self.host.done(self)
 
@@ -323,8 +332,15 @@ class Execution:
             return
         self._stop()
         self.host.send(self, name, body, None)
+        self._rise(name)
         self.loop.drop()
         self.host.done(self)
+
+    def _rise(self, how: str) -> None:
+        """The sitting is over."""
+        if self.sitting is not None:
+            self.sitting.end(how)
+            self.sitting = None
 
     def _stop(self) -> None:
         self.over = True

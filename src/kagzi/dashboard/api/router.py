@@ -23,6 +23,7 @@ from kagzi.dashboard.credentials import of_program
 from kagzi.dashboard.gateway import Gateway
 from kagzi.dashboard.problems import MEDIA_TYPE, ProblemDocument
 from kagzi.protocol.v1 import workflow_pb2 as pb
+from kagzi.sdk import tracing
 
 Endpoint = Callable[..., Awaitable[JSONResponse]]
 
@@ -77,6 +78,8 @@ def _endpoint(server: Gateway, route: Route, kind: Descriptor) -> Endpoint:
         for name, value in given.items():
             _place(fields, route.fields.get(name), name, value, queried)
         values.fill(asked, fields)
+        if isinstance(asked, pb.StartWorkflowRequest):
+            _trace(asked, request)
         told = await server.call(route.rpc, asked, of_program(request))
         return JSONResponse(values.to_json(told), route.status)
 
@@ -91,6 +94,15 @@ def _endpoint(server: Gateway, route: Route, kind: Descriptor) -> Endpoint:
         parameters.append(_parameter(_BODY, document | None, None))
     answer.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     return answer
+
+
+def _trace(asked: pb.StartWorkflowRequest, request: Request) -> None:
+    """A run that is started within a trace goes on in it; a header that is none is left out, as W3C has it."""
+    parent = request.headers.get(tracing.PARENT, "")
+    if tracing.well_formed(parent) and tracing.PARENT not in asked.labels:
+        asked.labels[tracing.PARENT] = parent
+        if request.headers.get(tracing.STATE):
+            asked.labels[tracing.STATE] = request.headers[tracing.STATE][:255]
 
 
 def _place(

@@ -55,8 +55,9 @@ class Frame:
         async def page(request: Request) -> Response:
             visit = Visit(request, self._server)
 
-            async def make() -> str:
-                return self._part(visit, await look(visit))
+            async def make() -> tuple[str, float]:
+                view = await look(visit)
+                return self._part(visit, view), view.every_secs
 
             if request.headers.get("accept") == _EVENTS:
                 return self.live.stream(visit, make)

@@ -1,6 +1,6 @@
-"""Pages that stay current: the part of a page that can change is made again every second, and sent when it differs from
-what the browser has. Looks that see the same share one making. Streams are bounded; a page without one is current when
-it is reloaded.
+"""Pages that stay current: the part of a page that can change is made again every second or two, and sent when it
+differs from what the browser has. Looks that see the same share one making. Streams are bounded; a page without one is
+current when it is reloaded.
 """
 
 from __future__ import annotations
@@ -16,9 +16,12 @@ from kagzi.dashboard.pages.visit import Visit
 from kagzi.dashboard.problems import Problem, document
 from kagzi.sdk.errors import ServerError, Unauthorized
 
-Make = Callable[[], Awaitable[str]]
+# The part of a page that can change, and for how many seconds it is good enough.
+Made = tuple[str, float]
+Make = Callable[[], Awaitable[Made]]
 
-_EVERY_SECS = 1.0
+# What was made so long ago for another look is good enough for this one.
+_FRESH_SECS = 0.9
 # While the server does not answer there is no haste.
 _AWAY_SECS = 3.0
 # A proxy ends a connection on which nothing happens.
@@ -32,7 +35,7 @@ class Live:
     def __init__(self) -> None:
         self._stopping = asyncio.Event()
         self._streams = 0
-        self._made: dict[tuple[str, ...], tuple[float, asyncio.Future[str]]] = {}
+        self._made: dict[tuple[str, ...], tuple[float, asyncio.Future[Made]]] = {}
 
     def stop(self) -> None:
         """Ends every stream."""
@@ -51,9 +54,8 @@ class Live:
             yield f"retry: {_AWAY_SECS * 1_000:.0f}\n\n"
             sent, at = "", time.monotonic()
             while not self._stopping.is_set():
-                pause = _EVERY_SECS
                 try:
-                    page = await self._shared(visit.key, make)
+                    page, pause = await self._shared(visit.key, make)
                 except ServerError as error:
                     if isinstance(error, Unauthorized) and error.code == "UNAUTHORIZED":
                         yield _event("signin", "")
@@ -72,13 +74,13 @@ class Live:
             if not self._streams:
                 self._made.clear()
 
-    async def _shared(self, key: tuple[str, ...], make: Make) -> str:
+    async def _shared(self, key: tuple[str, ...], make: Make) -> Made:
         """What `make` answers, or answered a moment ago for somebody else."""
         now = time.monotonic()
         found = self._made.get(key)
-        if found is None or now - found[0] > _EVERY_SECS * 0.9:
+        if found is None or now - found[0] > _FRESH_SECS:
             # Old ones go when new ones come: as many stay as there are different pages on show.
-            self._made = {each: made for each, made in self._made.items() if now - made[0] < 2 * _AWAY_SECS}
+            self._made = {each: made for each, made in self._made.items() if now - made[0] < _AWAY_SECS}
             found = self._made[key] = (now, asyncio.ensure_future(make()))
         # One who leaves must not end it for the others.
         return await asyncio.shield(found[1])

@@ -50,6 +50,7 @@ async def overview(visit: Visit) -> View:
             "charts": _charts(points, days=minutes > 1_440),
             "quiet": not any(_gauged(point) or point["started"] or point["completed"] for point in points),
         },
+        every_secs=3.0,
     )
 
 

@@ -1,5 +1,5 @@
-"""What people do to runs: cancel, terminate, retry, fork, resume, signal, and say what became of a step. Each makes the
-same call as the API and goes to where its effect is seen.
+"""What people do with runs: start, cancel, terminate, retry, fork, resume, signal, and say what became of a step. Each
+makes the same call as the API and goes to where its effect is seen.
 """
 
 from __future__ import annotations
@@ -14,6 +14,20 @@ from kagzi.dashboard.pages.visit import Visit
 from kagzi.dashboard.problems import Problem
 
 Fields = Mapping[str, str]
+
+
+async def start(visit: Visit, fields: Fields) -> str:
+    """Starts a run."""
+    told = await visit.ask(
+        "WorkflowService.StartWorkflow",
+        run_id=_new_id(),
+        workflow_type=fields.get("workflow_type", "").strip(),
+        task_queue=fields.get("task_queue", "").strip(),
+        external_id=fields.get("external_id", "").strip(),
+        input=value(fields, "input"),
+        on_conflict="REJECT",
+    )
+    return visit.link(f"/runs/{told['run_id']}", done="started")
 
 
 async def cancel(visit: Visit, fields: Fields) -> str:

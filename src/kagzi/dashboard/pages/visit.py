@@ -29,6 +29,8 @@ class View:
     template: str
     shown: dict[str, Any] = field(default_factory=dict)
     status: int = 200
+    # How often what can change is looked at again.
+    every_secs: float = 1.0
 
 
 class Visit:
