@@ -428,7 +428,7 @@ async def test_without_a_server_a_look_says_so_within_seconds() -> None:
     async with Client("127.0.0.1:1") as client:
         with pytest.raises(Unavailable, match=r"127\.0\.0\.1:1.*kagzi dev.*KAGZI_URL"):
             await client.handle(new_id()).describe()
-    assert time.monotonic() - began < 8
+    assert time.monotonic() - began < 30
 
 
 async def test_without_a_server_a_change_is_given_up_when_patience_is_over() -> None:

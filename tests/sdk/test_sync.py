@@ -192,7 +192,7 @@ async def test_ctrl_c_ends_the_waiting_and_not_the_run(server: Server, hand: Han
     program.send_signal(signal.SIGINT)
     _, said = await asyncio.wait_for(program.communicate(), 30)
     assert b"KeyboardInterrupt" in said
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 25
     await hand.end(run_id, completed("on"))
     async with Client(server.address) as client:
         assert await client.handle(run_id).result() == "on"
