@@ -145,10 +145,14 @@ def _on_database(call: str, request: Any, namespace: str | None, config: Path | 
 async def _directly(call: str, request: Any, settings: Any) -> Any:
     from kagzi.cli.process import database
     from kagzi.server.api.namespaces import Namespaces
-    from kagzi.store import namespaces
+    from kagzi.server.listener import StartError
+    from kagzi.store import migrate, namespaces
     from kagzi.store.database import Database
 
     async with database(settings) as url:
+        missing = await migrate.pending(url)
+        if missing:
+            raise StartError(f"the database lacks the migrations {', '.join(missing)}: run `kagzi migrate`")
         opened = await Database(url, size=2).open()
         try:
             servicer: Keys = Namespaces(opened, lambda _namespace, _key_id: None)
