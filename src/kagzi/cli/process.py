@@ -86,6 +86,7 @@ async def serve(settings: Settings, url: str, ready: Callable[[Server, Site], No
         port=settings.web_port,
         allowed_hosts=[name.strip() for name in settings.http_allowed_hosts.split(",") if name.strip()],
         metrics=server.meters.scrape,
+        open_metrics=not settings.keys_required,
         certificate=Certificate(cert, key, settings.http_tls_client_ca) if cert and key else None,
     )
     try:

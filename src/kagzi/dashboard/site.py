@@ -49,7 +49,9 @@ class Certificate:
 
 
 class Site:
-    """Pages and API for the server at `target`. `metrics` answers what this process counts."""
+    """Pages and API for the server at `target`. `metrics` answers what this process counts, to admins alone unless they
+    are open: where no keys are used, they are there also while the database is not.
+    """
 
     def __init__(
         self,
@@ -59,6 +61,7 @@ class Site:
         port: int = 8080,
         allowed_hosts: Collection[str] = (),
         metrics: Metrics | None = None,
+        open_metrics: bool = False,
         tls: Tls = None,
         certificate: Certificate | None = None,
     ) -> None:
@@ -67,6 +70,7 @@ class Site:
         self._port = port
         self._allowed_hosts = (host, *allowed_hosts)
         self._metrics = metrics
+        self._open_metrics = open_metrics
         self._tls = tls
         self._certificate = certificate
         self._gateway: Gateway | None = None
@@ -85,7 +89,7 @@ class Site:
         listener = self._bind()
         self._gateway = Gateway(self._target, tls=self._tls)
         self._frame = Frame(self._gateway)
-        app = Guard(application(self._gateway, self._frame, self._metrics), self._allowed_hosts)
+        app = Guard(self._application(self._gateway, self._frame), self._allowed_hosts)
         config = uvicorn.Config(
             app,
             log_config=None,
@@ -114,6 +118,9 @@ class Site:
             await self._serving
         if self._gateway is not None:
             await self._gateway.close()
+
+    def _application(self, server: Gateway, frame: Frame) -> FastAPI:
+        return application(server, frame, self._metrics, open_metrics=self._open_metrics)
 
     def _bind(self) -> socket.socket:
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
@@ -146,7 +153,9 @@ def _show(certificate: Certificate | None, config: uvicorn.Config) -> None:
         raise SiteError(message) from None
 
 
-def application(server: Gateway, frame: Frame, metrics: Metrics | None = None) -> FastAPI:
+def application(
+    server: Gateway, frame: Frame, metrics: Metrics | None = None, *, open_metrics: bool = False
+) -> FastAPI:
     """Everything that is served."""
     app = FastAPI(
         title="Kagzi",
@@ -158,13 +167,14 @@ def application(server: Gateway, frame: Frame, metrics: Metrics | None = None) -
     )
     problems.install(app)
     app.include_router(router(server))
-    _vitals(app, server, metrics)
+    _vitals(app, server)
+    _measures(app, server, metrics, open_metrics)
     routes.install(app, frame)
     return app
 
 
-def _vitals(app: FastAPI, server: Gateway, metrics: Metrics | None) -> None:
-    """What machines ask: alive, ready, and how it goes."""
+def _vitals(app: FastAPI, server: Gateway) -> None:
+    """What machines ask: alive and ready."""
 
     @app.get("/healthz", include_in_schema=False)
     async def healthz() -> PlainTextResponse:
@@ -180,13 +190,17 @@ def _vitals(app: FastAPI, server: Gateway, metrics: Metrics | None) -> None:
         lines = [f"{check.name}: {check.message or 'well'}\n" for check in told.checks]
         return PlainTextResponse("".join(lines), 503 if told.status == pb.HEALTH_NOT_SERVING else 200)
 
+
+def _measures(app: FastAPI, server: Gateway, metrics: Metrics | None, open_to_all: bool) -> None:
+    """How it goes. What a process counts is of all namespaces."""
+
     @app.get("/metrics", include_in_schema=False)
     async def scrape(request: Request) -> Response:
-        # What a process counts is of all namespaces.
-        told = await server.call("AdminService.GetServerInfo", pb.GetServerInfoRequest(), of_program(request))
-        assert isinstance(told, pb.GetServerInfoResponse)
-        if told.role != KEY_ADMIN:
-            raise problems.Problem("PERMISSION_DENIED", "metrics need a key with the role admin")
+        if not open_to_all:
+            told = await server.call("AdminService.GetServerInfo", pb.GetServerInfoRequest(), of_program(request))
+            assert isinstance(told, pb.GetServerInfoResponse)
+            if told.role != KEY_ADMIN:
+                raise problems.Problem("PERMISSION_DENIED", "metrics need a key with the role admin")
         if metrics is None:
             return PlainTextResponse("this process counts nothing\n", 404)
         text, media_type = await metrics()
