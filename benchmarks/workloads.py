@@ -13,6 +13,7 @@ import asyncpg
 from benchmarks.automations import w11
 from benchmarks.lab import Lab
 from benchmarks.program import fan, nap, one, row, three
+from benchmarks.residents import residents
 from kagzi import Client
 
 Figures = dict[str, float]
@@ -171,4 +172,5 @@ WORKLOADS: dict[str, Callable[[Lab], Awaitable[Figures]]] = {
     "w8": w8,
     "w9": w9,
     "w11": w11,
+    "residents": residents,
 }
