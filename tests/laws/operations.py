@@ -122,8 +122,8 @@ def sleep(run: Run, step_id: str = "nap", duration_ms: int = 3_600_000) -> Opera
     return _of(run, Kind.SLEEP, body, new_id())
 
 
-def suspend(run: Run, *step_ids: str) -> Operation:
-    return _of(run, Kind.SUSPEND, worker.Suspend(step_ids=step_ids), new_id())
+def suspend(run: Run, *step_ids: str, **fields: Any) -> Operation:
+    return _of(run, Kind.SUSPEND, worker.Suspend(step_ids=step_ids, **fields), new_id())
 
 
 def release(run: Run) -> Operation:

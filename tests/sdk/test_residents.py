@@ -14,10 +14,12 @@ import pytest
 
 from kagzi import Context, Handle, RunCancelled, Worker, step, workflow
 from kagzi.protocol.v1 import worker_pb2 as pb
+from kagzi.protocol.v1.common_pb2 import SIGNAL, STEP_RUNNING, ErrorDetail, Step
+from kagzi.sdk import shift
 from kagzi.sdk.residents import Residents
 from kagzi.testing import history, replay
 from tests.sdk.rig import LONG, Gate, Rig, rigged
-from tests.sdk.stage import serving, until
+from tests.sdk.stage import delivery, recording, serving, until
 
 # What the code of each run did, and met.
 seen: defaultdict[str, list[str]] = defaultdict(list)
@@ -31,15 +33,14 @@ async def rig(database_url: str) -> AsyncIterator[Rig]:
 
 def deliveries(worker: Worker) -> list[pb.Delivery]:
     """What arrives at a worker from now on."""
-    shift = worker._shift
-    assert shift is not None
-    arrived, noted = shift.arrived, []
+    assert worker._shift is not None
+    arrived, noted = worker._shift.arrived, []
 
-    def arrive(delivery: pb.Delivery) -> None:
-        noted.append(delivery)
-        arrived(delivery)
+    def arrive(whole: pb.Delivery) -> None:
+        noted.append(whole)
+        arrived(whole)
 
-    shift.arrived = arrive  # type: ignore[method-assign]
+    worker._shift.arrived = arrive  # type: ignore[assignment,method-assign]
     return noted
 
 
@@ -94,8 +95,8 @@ async def test_a_run_of_a_hundred_sleeps_gets_its_history_once(rig: Rig) -> None
         arrived = deliveries(worker)
         handle = await rig.client.start(naps, 100)
         assert await handle.result(timeout=LONG) == 100
-    assert [delivery.resident for delivery in arrived] == [False] + [True] * 100
-    assert [delivery for delivery in arrived[1:] if delivery.history or delivery.HasField("input")] == []
+    assert [one.resident for one in arrived] == [False] + [True] * 100
+    assert [one for one in arrived[1:] if one.history or one.HasField("input")] == []
     assert seen[handle.run_id] == ["enters"]
     assert replay(naps, await history(handle)).output == 100
 
@@ -105,7 +106,7 @@ async def test_without_residents_every_wait_is_closed_and_replayed(rig: Rig) -> 
         arrived = deliveries(worker)
         handle = await rig.client.start(naps, 3)
         assert await handle.result(timeout=LONG) == 3
-    assert [len(delivery.history) for delivery in arrived] == [0, 1, 2, 3]
+    assert [len(one.history) for one in arrived] == [0, 1, 2, 3]
     assert seen[handle.run_id] == ["enters"] * 4
 
 
@@ -162,7 +163,7 @@ async def test_a_run_that_is_cancelled_while_it_is_suspended_hears_of_it_where_i
         await handle.cancel("enough")
         with pytest.raises(RunCancelled, match="enough"):
             await handle.result(timeout=LONG)
-    assert [delivery.resident for delivery in arrived] == [False, True]
+    assert [one.resident for one in arrived] == [False, True]
     assert seen[handle.run_id] == ["enters", "CancelledError", "cleans up"]
     assert [str(record.status) for record in await handle.steps()] == ["ABANDONED", "COMPLETED"]
 
@@ -210,7 +211,7 @@ async def test_memory_is_not_used_when_somebody_else_has_held_the_run_since(rig:
         arrived = deliveries(worker)
         await rig.resume(handle)
         assert await handle.result(timeout=LONG) == "on"
-        assert [delivery.resident for delivery in arrived] == [False]
+        assert [one.resident for one in arrived] == [False]
         assert len(residents(worker)) == 0
     # The code in memory is closed when the run comes back; which of the two is closed first is of no matter.
     assert seen[handle.run_id][:2] == ["enters", "enters the new code"]
@@ -249,7 +250,7 @@ async def test_a_worker_that_goes_on_at_another_server_keeps_its_runs(database_u
         await first.stop(0)
         await handle.signal("go", "on")
         assert await handle.result(timeout=LONG) == "on"
-    assert [delivery.resident for delivery in arrived] == [True]
+    assert [one.resident for one in arrived] == [True]
     assert seen[handle.run_id] == ["enters", "cleans up"]
 
 
@@ -266,7 +267,7 @@ async def test_who_was_suspended_longest_ago_makes_room_and_is_replayed(rig: Rig
             await handle.signal("go", "on")
             assert await handle.result(timeout=LONG) == "on"
     # The server was told who is gone, so nobody has to be given back for want of a history.
-    assert [delivery.resident for delivery in arrived] == [False, False, False, True, True]
+    assert [one.resident for one in arrived] == [False, False, False, True, True]
     for handle in handles[:3]:
         assert seen[handle.run_id] == ["enters", "Dropped", "cleans up", "enters", "cleans up"]
     for handle in handles[3:]:
@@ -282,7 +283,7 @@ async def test_a_run_that_is_evicted_while_it_is_on_its_way_comes_again_with_its
         residents(worker).lose(residents(worker).held()[0])
         await handle.signal("go", "on")
         assert await handle.result(timeout=LONG) == "on"
-    assert [(delivery.resident, len(delivery.history)) for delivery in arrived] == [(True, 0), (False, 1)]
+    assert [(one.resident, len(one.history)) for one in arrived] == [(True, 0), (False, 1)]
     assert [str(record.status) for record in await handle.steps()] == ["COMPLETED"]
 
 
@@ -295,6 +296,56 @@ async def test_a_worker_that_drains_closes_what_it_keeps_and_another_goes_on(rig
     async with rig.working(waiter):
         assert await handle.result(timeout=LONG) == "on"
     assert [str(record.status) for record in await handle.steps()] == ["COMPLETED"]
+
+
+@pytest.mark.parametrize("code", [None, ErrorDetail.LEASE_LOST, ErrorDetail.PRECONDITION_FAILED])
+async def test_a_run_whose_suspension_is_refused_or_never_answered_is_closed(
+    code: ErrorDetail.Code.ValueType | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shift, "_LAST_ANSWERS", 0.1)
+    async with recording() as recorder:
+        recorder.answers = False
+        async with Worker(recorder.address, workflows=[waiter], drain_timeout=0) as worker:
+            given = delivery(workflow_type="waiter")
+            recorder.say(pb.ConnectResponse(deliveries=[given]))
+            await recorder.until(lambda: "suspend" in [sent.WhichOneof("body") for sent in recorder.operations])
+            assert seen[given.run_id] == ["enters"]
+            if code is not None:
+                *earlier, last = [sent.number for sent in recorder.operations]
+                answer = pb.Answer(number=last, refused=ErrorDetail(code=code, message="no"))
+                recorder.say(pb.ConnectResponse(accepted=earlier, answers=[answer]))
+                await until(lambda: len(seen[given.run_id]) == 3)
+            assert len(residents(worker)) == 0
+    assert seen[given.run_id] == ["enters", "Dropped", "cleans up"]
+
+
+async def test_a_run_that_comes_back_before_its_suspension_is_answered_is_replayed() -> None:
+    async with recording() as recorder:
+        recorder.answers = False
+        async with Worker(recorder.address, workflows=[waiter], drain_timeout=0) as worker:
+            first = delivery(workflow_type="waiter")
+            recorder.say(pb.ConnectResponse(deliveries=[first]))
+            await recorder.until(lambda: len(recorder.operations) == 2)
+            waits = recorder.operations[0].step_started
+            record = Step(
+                step_id="go",
+                attempt_id=waits.attempt_id,
+                attempt_number=1,
+                position=1,
+                kind=SIGNAL,
+                status=STEP_RUNNING,
+            )
+            # That it was accepted is known from the delivery alone; what else was answered, and lost, is not.
+            came = {"run_id": first.run_id, "last_token": first.claim_token, "history": [record]}
+            again = delivery(workflow_type="waiter", **came)
+            recorder.say(pb.ConnectResponse(deliveries=[again]))
+            await recorder.until(lambda: len(recorder.operations) == 3)
+            assert seen[first.run_id] == ["enters", "enters"]
+            recorder.say(pb.ConnectResponse(accepted=[sent.number for sent in recorder.operations]))
+            await kept(worker)
+            await until(lambda: len(seen[first.run_id]) == 4)
+            assert [held.claim_token for held in residents(worker).held()] == [again.claim_token]
+    assert seen[first.run_id] == ["enters", "enters", *["Dropped", "cleans up"] * 2]
 
 
 @step
