@@ -6,12 +6,12 @@ the execution of each of its runs. Nothing here calls the users' code.
 from __future__ import annotations
 
 import inspect
-import typing
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from kagzi.automations.signatures import declared
 from kagzi.automations.timing import Timing
 from kagzi.protocol.v1 import automation_pb2 as pb
 from kagzi.sdk import duration
@@ -45,7 +45,7 @@ class Producer:
     @property
     def state(self) -> Any:
         """What its state is declared to be."""
-        return annotation(self.function, 1)
+        return declared(self.function).at(1)
 
     def definition(self) -> pb.HandlerDefinition:
         """As it is deployed."""
@@ -92,7 +92,7 @@ class Consumer:
         """What its state is declared to be."""
         prepare = self.phase("prepare")
         # A method of a class still has its `self` in front.
-        return Any if prepare is None else annotation(prepare, 2 if inspect.isclass(self.source) else 1)
+        return Any if prepare is None else declared(prepare).at(2 if inspect.isclass(self.source) else 1)
 
     def definition(self) -> pb.HandlerDefinition:
         """As it is deployed."""
@@ -106,17 +106,6 @@ class Consumer:
 
 
 Handler = Producer | Consumer
-
-
-def annotation(function: Callable[..., Any], index: int) -> Any:
-    """What a parameter is declared to be; Any when it does not say."""
-    parameters = list(inspect.signature(function).parameters)
-    try:
-        hints = typing.get_type_hints(inspect.unwrap(function), include_extras=True)
-    except (NameError, TypeError, AttributeError):
-        # A name that exists only for type checkers: the value is then taken for what it is.
-        hints = {}
-    return hints.get(parameters[index], Any) if index < len(parameters) else Any
 
 
 def topics(given: str | Sequence[str], where: str) -> tuple[str, ...]:

@@ -5,32 +5,30 @@ annotation says. The tool and, perhaps much later and in another process, its re
 from __future__ import annotations
 
 import inspect
-import typing
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
+from kagzi.automations.signatures import declared
 from kagzi.sdk import payload
 from kagzi.sdk.errors import ConfigError, PayloadError
 from kagzi.sdk.payload import Payload
-
-_SPREAD = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def encode(function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> bytes:
     """The arguments of a call as bytes. ConfigError when the function does not take them, PayloadError when one has no
     encoded form.
     """
+    takes = declared(function)
     try:
-        bound = inspect.signature(function).bind(*arguments, **keywords)
+        bound = takes.signature.bind(*arguments, **keywords)
     except TypeError as error:
         raise ConfigError(f"{_name(function)} cannot be called so: {error}.") from None
-    annotations = _annotations(function)
     written = {}
     for name, value in bound.arguments.items():
         try:
-            written[name] = msgspec.Raw(payload.encode(value, annotations[name]).data)
+            written[name] = msgspec.Raw(payload.encode(value, takes.annotations[name]).data)
         except PayloadError as error:
             error.add_note(f"as the parameter {name!r} of {_name(function)}")
             raise
@@ -39,34 +37,21 @@ def encode(function: Callable[..., Any], arguments: tuple[Any, ...], keywords: d
 
 def decode(function: Callable[..., Any], data: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments and keyword arguments that were encoded. PayloadError when the function takes others now."""
-    annotations = _annotations(function)
+    takes = declared(function)
     try:
         written = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
     except msgspec.MsgspecError as error:
         raise PayloadError(f"The recorded arguments of {_name(function)} cannot be read: {error}.") from None
-    unknown = written.keys() - annotations.keys()
+    unknown = written.keys() - takes.annotations.keys()
     if unknown:
         names = ", ".join(sorted(map(repr, unknown)))
         raise PayloadError(
             f"{_name(function)} was called with {names} and takes no such parameter any more: restore it until the "
             "mutation is settled."
         )
-    values = {name: payload.decode(Payload(bytes(raw)), annotations[name]) for name, raw in written.items()}
-    bound = inspect.BoundArguments(inspect.signature(function), values)
+    values = {name: payload.decode(Payload(bytes(raw)), takes.annotations[name]) for name, raw in written.items()}
+    bound = inspect.BoundArguments(takes.signature, values)
     return bound.args, bound.kwargs
-
-
-def _annotations(function: Callable[..., Any]) -> dict[str, Any]:
-    """What each parameter is declared to hold; of `*args` and `**kwargs` the whole."""
-    try:
-        hints = typing.get_type_hints(inspect.unwrap(function), include_extras=True)
-    except (NameError, TypeError, AttributeError):
-        hints = {}
-    found: dict[str, Any] = {}
-    for name, parameter in inspect.signature(function).parameters.items():
-        hint = Any if parameter.kind in _SPREAD else hints.get(name, Any)
-        found[name] = hint
-    return found
 
 
 def _name(function: Callable[..., Any]) -> str:
