@@ -9,16 +9,25 @@ from tests.house.tree import ROOT, SOURCE
 
 EVERYTHING = {"kagzi.cli", "kagzi.testing"}
 MAY_IMPORT: dict[str, set[str]] = {
-    "kagzi": {"kagzi.sdk", "kagzi.errors", "kagzi.sql", "kagzi.automations", "kagzi.protocol", "kagzi.timetable"},
+    "kagzi": {
+        "kagzi.automations",
+        "kagzi.errors",
+        "kagzi.faults",
+        "kagzi.protocol",
+        "kagzi.sdk",
+        "kagzi.sql",
+        "kagzi.timetable",
+    },
     "kagzi.protocol": set(),
     "kagzi.timetable": set(),
-    "kagzi.store": {"kagzi.protocol"},
-    "kagzi.server": {"kagzi.protocol", "kagzi.store", "kagzi.timetable"},
-    "kagzi.sdk": {"kagzi.protocol", "kagzi.timetable"},
-    "kagzi.errors": {"kagzi.sdk", "kagzi.protocol", "kagzi.timetable"},
-    "kagzi.sql": {"kagzi.sdk", "kagzi.protocol", "kagzi.timetable"},
-    "kagzi.automations": {"kagzi.sdk", "kagzi.protocol", "kagzi.timetable"},
-    "kagzi.dashboard": {"kagzi.automations", "kagzi.sdk", "kagzi.protocol", "kagzi.timetable"},
+    "kagzi.faults": set(),
+    "kagzi.store": {"kagzi.faults", "kagzi.protocol"},
+    "kagzi.server": {"kagzi.faults", "kagzi.protocol", "kagzi.store", "kagzi.timetable"},
+    "kagzi.sdk": {"kagzi.faults", "kagzi.protocol", "kagzi.timetable"},
+    "kagzi.errors": {"kagzi.faults", "kagzi.sdk", "kagzi.protocol", "kagzi.timetable"},
+    "kagzi.sql": {"kagzi.faults", "kagzi.sdk", "kagzi.protocol", "kagzi.timetable"},
+    "kagzi.automations": {"kagzi.faults", "kagzi.sdk", "kagzi.protocol", "kagzi.timetable"},
+    "kagzi.dashboard": {"kagzi.faults", "kagzi.automations", "kagzi.sdk", "kagzi.protocol", "kagzi.timetable"},
     "kagzi.embedded": set(),
 }
 

@@ -18,6 +18,7 @@ from datetime import timedelta
 from types import FunctionType, MethodType
 from typing import Any
 
+from kagzi import faults
 from kagzi.sdk.current import CurrentStep, current_step
 
 log = logging.getLogger("kagzi.worker")
@@ -40,6 +41,8 @@ def run(
     """Begins a body, in a copy of the context given, or of the caller's. Answers how to stop it: a coroutine is
     cancelled, a thread that has begun is left to itself; either way `ended` is not called any more.
     """
+    if faults.ON:
+        faults.reach("worker.begin")
     body = _Body(current, context, timeout, ended)
     if is_async(function):
         body.begin(function, arguments, keywords)
@@ -173,6 +176,8 @@ class _Body:
         self._over = True
         if self._limit is not None:
             self._limit.cancel()
+        if faults.ON:
+            faults.reach("worker.ended")
         self._ended(result, error, (time.perf_counter_ns() - self._began) // 1_000)
 
     def stop(self) -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import grpc
 
+from kagzi import faults
 from kagzi.protocol.v1 import worker_pb2 as pb
 from kagzi.protocol.v1.worker_pb2_grpc import WorkerServiceStub
 from kagzi.sdk import calls
@@ -258,6 +259,8 @@ class Link:
                 frame, more = self._frame()
                 if frame.ByteSize() or loop.time() >= self._alive_until:
                     self._alive_until = loop.time() + _KEEP_ALIVE
+                    if faults.ON:
+                        faults.reach("worker.frame")
                     await call.write(frame)
 
     def _frame(self) -> tuple[pb.ConnectRequest, bool]:

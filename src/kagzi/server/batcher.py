@@ -16,6 +16,7 @@ from typing import Protocol
 import structlog
 from google.protobuf.message import Message
 
+from kagzi import faults
 from kagzi.protocol.v1.common_pb2 import ErrorDetail
 from kagzi.server.announcer import Announcer
 from kagzi.server.fallen import Fallen
@@ -218,6 +219,8 @@ class Batcher:
             for operation in standing:
                 self._fallen.note(operation)
             self._announce(namespace, standing, outcomes)
+        if faults.ON:
+            faults.reach("batcher.answer")
         return self._answer(entries)
 
     async def _commit(self, namespace: str, operations: Sequence[Operation]) -> list[Outcome]:

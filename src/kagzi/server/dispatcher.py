@@ -13,6 +13,7 @@ import structlog
 import uuid_utils
 from asyncpg.connection import Connection
 
+from kagzi import faults
 from kagzi.protocol.v1.worker_pb2 import Delivery
 from kagzi.protocol.v1.workflow_pb2 import StartWorkflowRequest
 from kagzi.server.announcer import Announcer
@@ -404,6 +405,8 @@ class Queue(Loop):
         claimed: list[Claimed] = []
         try:
             claimed, outcome = await dispatcher.database.transact(claim, _SUSPECT_PATIENCE if suspects else _PATIENCE)
+            if faults.ON and claimed:
+                faults.reach("dispatcher.deliver")
             for one in claimed:
                 dispatcher.deliver(one)
             dispatcher.announcer.announce(group.served.namespace, outcome)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import structlog
 
+from kagzi import faults
 from kagzi.server import planner
 from kagzi.server.announcer import Announcer
 from kagzi.server.clock import DatabaseClock
@@ -120,6 +121,8 @@ class Firing(Loop):
         return fired.moved
 
     def _tell(self, namespace: str, fired: Fired) -> None:
+        if faults.ON:
+            faults.reach("firing.fired")
         self.on_fired(fired.late)
         self._announcer.announce(namespace, fired.outcome)
         for schedule, error in fired.broken.items():

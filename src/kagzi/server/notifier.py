@@ -15,6 +15,7 @@ import asyncpg
 import structlog
 from asyncpg.connection import Connection
 
+from kagzi import faults
 from kagzi.server.lifecycle import Loop, Wakeup
 from kagzi.store import notices
 from kagzi.store.database import LOST
@@ -95,6 +96,8 @@ class Notifier(Loop):
             batch = list(islice(self._waiting, _MOST_AT_ONCE))
             for payload in batch:
                 del self._waiting[payload]
+            if faults.ON:
+                faults.reach("notifier.send")
             await notices.send(connection, batch)
             await asyncio.sleep(_GAP)
             if self._waiting:

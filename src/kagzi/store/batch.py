@@ -14,6 +14,7 @@ import asyncpg
 import structlog
 from asyncpg.connection import Connection
 
+from kagzi import faults
 from kagzi.protocol.v1.common_pb2 import STEP_ABANDONED, ErrorDetail
 from kagzi.protocol.v1.worker_pb2 import WaitAnswer
 from kagzi.store import (
@@ -98,10 +99,15 @@ async def _one_way(
     database: Database, way: Callable[[Connection], Awaitable[Outcome | None]], patience: float
 ) -> list[Outcome]:
     async def work(connection: Connection) -> Outcome | None:
+        if faults.ON:
+            faults.reach("transaction.commit")
         try:
-            return await way(connection)
+            outcome = await way(connection)
         except asyncpg.LockNotAvailableError as error:
             raise _Waits from error
+        if faults.ON:
+            faults.reach("transaction.committed")
+        return outcome
 
     try:
         outcome = await database.read(work, patience)

@@ -16,6 +16,7 @@ import asyncpg
 import structlog
 from asyncpg.connection import Connection
 
+from kagzi import faults
 from kagzi.store.errors import Unreachable
 
 T = TypeVar("T")
@@ -111,7 +112,12 @@ class Database:
 
         async def transaction(connection: Connection) -> T:
             async with connection.transaction():
-                return await work(connection)
+                done = await work(connection)
+                if faults.ON:
+                    faults.reach("transaction.commit")
+            if faults.ON:
+                faults.reach("transaction.committed")
+            return done
 
         return await self._patiently(transaction, patience)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import structlog
 
+from kagzi import faults
 from kagzi.protocol.v1 import worker_pb2 as pb
 from kagzi.protocol.v1.automation_pb2 import (
     GotEvents,
@@ -116,6 +117,8 @@ class Stream:
 
     async def _hear(self, frame: pb.ConnectRequest) -> None:
         self._heard_at = time.monotonic()
+        if faults.ON:
+            faults.reach("stream.frame")
         for run in frame.delivered:
             self._undelivered.pop(run.claim_token, None)
         for run in frame.evicted:
