@@ -132,5 +132,5 @@ async def test_nobody_there_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(remote, "_PATIENCE", "100ms")
     variables = {"KAGZI_URL": "127.0.0.1:1", "NO_COLOR": "1"}
     result = await asyncio.to_thread(lambda: CliRunner().invoke(app, ["schedules", "list"], env=variables))
-    assert (result.exit_code, len(result.stderr.strip().splitlines())) == (1, 1)
+    assert (result.exit_code, len(result.stderr.strip().splitlines())) == (3, 1)
     assert "kagzi dev" in result.stderr

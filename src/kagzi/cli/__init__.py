@@ -1,5 +1,6 @@
 """The command `kagzi`: one file a noun, each loading what it needs only when it runs. A command that fails says why
-and what to do next in one line on stderr, and ends with 1; wrong usage or settings end with 2.
+and what to do next in one line on stderr, and ends with 1; wrong usage or settings end with 2, and a server that does
+not answer with 3.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from typing import Annotated
 
 import typer
 
-from kagzi.cli import automations, keys, runs, schedules
+from kagzi.cli import automations, keys, namespaces, runs, schedules, workers
 from kagzi.cli.demo import demo
 from kagzi.cli.dev import dev
+from kagzi.cli.load import queues, stats, types
 from kagzi.cli.migrate import migrate
 from kagzi.cli.server import server
 from kagzi.cli.start import start
@@ -33,6 +35,11 @@ app.command()(start)
 app.add_typer(runs.app, name="runs")
 app.add_typer(automations.app, name="automations")
 app.add_typer(schedules.app, name="schedules")
+app.add_typer(workers.app, name="workers")
+app.command()(queues)
+app.command()(types)
+app.command()(stats)
+app.add_typer(namespaces.app, name="namespaces")
 app.add_typer(keys.app, name="keys")
 
 

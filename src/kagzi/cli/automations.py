@@ -44,11 +44,12 @@ def list_(
 ) -> None:
     """List automations, and what stops those that stand still."""
     from kagzi.cli import automation_tables as tables
+    from kagzi.cli import screen
 
     with reached(url, namespace) as client:
         found = list(client.automations.list(status=status.upper() if status else None, limit=limit))
     if json:
-        tables.print_json([tables.fields(one) for one in found])
+        screen.print_json([screen.fields(one) for one in found])
     else:
         tables.show_list(found)
 
@@ -63,16 +64,17 @@ def show(
 ) -> None:
     """Show one automation: its handlers, what waits for whom, what stops it and when it moves next."""
     from kagzi.cli import automation_tables as tables
+    from kagzi.cli import screen
 
     with reached(url, namespace) as client:
         found = client.automations.get(name, state_of=state_of)
         state = found.handlers[state_of].state if state_of in found.handlers else None
     if json:
-        tables.print_json(tables.fields(found) | ({"state": state} if state_of else {}))
+        screen.print_json(screen.fields(found) | ({"state": state} if state_of else {}))
     else:
         tables.show(found)
         if state_of:
-            tables.print_json(state)
+            screen.print_json(state)
 
 
 @app.command("run-now")
@@ -115,7 +117,7 @@ def resolve(
     json: Json = False,
 ) -> None:
     """Say what became of a mutation: it happened, it did not, skip it, or check again."""
-    from kagzi.cli import automation_tables as tables
+    from kagzi.cli import screen
 
     with reached(url, namespace) as client:
         if mutation is None:
@@ -128,7 +130,7 @@ def resolve(
         assert mutation is not None
         told = client.automations.resolve_mutation(name, mutation, said, document("--result", result), reason=reason)
     if json:
-        tables.print_json(tables.fields(told))
+        screen.print_json(screen.fields(told))
     else:
         typer.echo(f"{told.tool} of {told.handler} is {told.status}.")
 
@@ -144,12 +146,12 @@ def publish(
     json: Json = False,
 ) -> None:
     """Publish an event from outside."""
-    from kagzi.cli import automation_tables as tables
+    from kagzi.cli import screen
 
     with reached(url, namespace) as client:
         done = client.automations.publish(name, topic, id=id, payload=document("--payload", payload))
     if json:
-        tables.print_json(tables.fields(done))
+        screen.print_json(screen.fields(done))
     else:
         acts = "" if done.status == "ACTIVE" else f" The automation is {done.status} and does not act on it now."
         typer.echo(f"Published: {done.created} new, {done.updated} replaced.{acts}")
@@ -170,6 +172,7 @@ def events(
 ) -> None:
     """List events, newest first, and where each is for whom."""
     from kagzi.cli import automation_tables as tables
+    from kagzi.cli import screen
 
     with reached(url, namespace) as client:
         found = list(
@@ -184,7 +187,7 @@ def events(
             )
         )
     if json:
-        tables.print_json([tables.fields(one) | ({"payload": one.payload} if payloads else {}) for one in found])
+        screen.print_json([screen.fields(one) | ({"payload": one.payload} if payloads else {}) for one in found])
     else:
         tables.show_events(found, payloads=payloads)
 
@@ -202,6 +205,7 @@ def inputs(
 ) -> None:
     """List what came from outside, newest first."""
     from kagzi.cli import automation_tables as tables
+    from kagzi.cli import screen
 
     with reached(url, namespace) as client:
         found = list(
@@ -210,7 +214,7 @@ def inputs(
             )
         )
     if json:
-        tables.print_json([tables.fields(one) for one in found])
+        screen.print_json([screen.fields(one) for one in found])
     else:
         tables.show_inputs(found)
 
@@ -221,11 +225,12 @@ def input_(
 ) -> None:
     """Show what became of one input: its events, the runs that took them, and what they changed."""
     from kagzi.cli import automation_tables as tables
+    from kagzi.cli import screen
 
     with reached(url, namespace) as client:
         found = client.automations.input(name, source, type, id)
     if json:
-        tables.print_json(tables.fields(found))
+        screen.print_json(screen.fields(found))
     else:
         tables.show_lineage(found)
 
@@ -235,22 +240,22 @@ def skip(
     name: Name, source: Source, type: Type, id: Id, url: Url = None, namespace: Namespace = None, json: Json = False
 ) -> None:
     """Skip what an input caused and nobody has taken yet."""
-    from kagzi.cli import automation_tables as tables
+    from kagzi.cli import screen
 
     with reached(url, namespace) as client:
         done = client.automations.skip_input(name, source, type, id)
     if json:
-        tables.print_json(tables.fields(done))
+        screen.print_json(screen.fields(done))
     else:
         left = f" {done.reserved} are in the hands of a run, and left to it." if done.reserved else ""
         typer.echo(f"Skipped {done.skipped} deliveries.{left}")
 
 
 def _say(one: AutomationInfo, what: str, *, json: bool) -> None:
-    from kagzi.cli import automation_tables as tables
+    from kagzi.cli import screen
 
     if json:
-        tables.print_json(tables.fields(one))
+        screen.print_json(screen.fields(one))
         return
     running = f" {one.live_run.handler} runs." if one.live_run else ""
     blocked = f" It is blocked: {one.blocked.message}" if one.blocked else ""

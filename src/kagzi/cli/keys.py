@@ -6,19 +6,18 @@ printed once, alone on stdout, so that it can be piped to where it is kept.
 from __future__ import annotations
 
 import json as jsonlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kagzi.cli.problems import FAILED, USAGE, explained
+from kagzi.cli.asking import asking
+from kagzi.cli.problems import USAGE, explained
 from kagzi.cli.remote import Json, Namespace, Url, end
 from kagzi.cli.server import Config
 
 if TYPE_CHECKING:
     from kagzi.protocol.v1 import namespace_pb2 as pb
-    from kagzi.protocol.v1.namespace_pb2_grpc import NamespaceServiceStub
     from kagzi.server.api.keys import Keys
 
 app = typer.Typer(help="Look after API keys.", no_args_is_help=True)
@@ -27,7 +26,6 @@ Direct = Annotated[
     bool, typer.Option("--database", help="Work on the database that KAGZI_DB_URL names, as for the first key.")
 ]
 Role = Annotated[str, typer.Option(help="reader, client, worker or admin; each may do what those before it may.")]
-_SECS = 10.0
 
 
 @app.command()
@@ -108,26 +106,9 @@ def _ask(call: str, request: Any, url: str | None, namespace: str | None, config
 
 
 def _on_server(call: str, request: Any, url: str | None, namespace: str | None) -> Any:
-    import grpc
-
-    from kagzi.protocol.v1.namespace_pb2_grpc import NamespaceServiceStub
-    from kagzi.sdk import calls
-    from kagzi.sdk.certificates import resolve_tls
-    from kagzi.sdk.errors import ConfigError
-
-    target = ""
-    try:
-        shown = calls.resolve_api_key()
-        request.namespace = calls.resolve_namespace(namespace, shown)
-        [target, *_] = calls.resolve_target(url)
-        with calls.sync_channel(target, api_key=shown, tls=resolve_tls()) as channel:
-            stub: NamespaceServiceStub = NamespaceServiceStub(channel)
-            method: Callable[..., Any] = getattr(stub, call)
-            return method(request, timeout=_SECS)
-    except ConfigError as error:
-        return end(str(error), USAGE)
-    except grpc.RpcError as failed:
-        return end(str(calls.error_from(failed, target)), FAILED)
+    with asking(url, namespace) as asked:
+        request.namespace = asked.namespace
+        return asked.send(f"NamespaceService.{call}", request)
 
 
 def _on_database(call: str, request: Any, namespace: str | None, config: Path | None) -> Any:
@@ -165,21 +146,27 @@ async def _directly(call: str, request: Any, settings: Any) -> Any:
 
 
 def _show(keys: list[pb.ApiKey]) -> None:
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
+    from datetime import UTC
+
+    from rich.text import Text
+
+    from kagzi.cli import screen
 
     if not keys:
         typer.echo("No keys. Make one with `kagzi keys create --role client`.")
         return
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for column in ("key", "name", "role", "made", "state"):
-        table.add_column(column, overflow="fold")
-    for key in keys:
-        state = "[red]revoked[/red]" if key.HasField("revoked_at") else "[green]valid[/green]"
-        made = key.created_at.ToDatetime().isoformat(" ", "seconds")
-        table.add_row(key.key_id, escape(key.name), _role(key), made, state)
-    Console().print(table)
+    states = {True: Text("revoked", style="red"), False: Text("valid", style="green")}
+    rows = [
+        (
+            key.key_id,
+            _role(key),
+            states[key.HasField("revoked_at")],
+            screen.clock(key.created_at.ToDatetime(UTC)),
+            key.name,
+        )
+        for key in keys
+    ]
+    screen.show(screen.table("key", "role", "state", "made", "name", rows=rows, wraps=("name",)))
 
 
 def _role(key: pb.ApiKey) -> str:

@@ -11,6 +11,8 @@ import typer
 
 FAILED = 1
 USAGE = 2
+# No server answered, or it has too much to do: the same command may work later.
+UNANSWERED = 3
 
 
 @contextmanager

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from kagzi.cli.problems import FAILED, USAGE
+from kagzi.cli.problems import FAILED, UNANSWERED, USAGE
 
 if TYPE_CHECKING:
     from kagzi.sdk.sync import SyncClient
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 Url = Annotated[str | None, typer.Option(help="The servers (KAGZI_URL), as a:50051,b:50051; else the local one.")]
 Namespace = Annotated[str | None, typer.Option(help='The namespace (KAGZI_NAMESPACE); else "default".')]
 Json = Annotated[bool, typer.Option("--json", help="Answer as JSON.")]
+Limit = Annotated[int, typer.Option(help="At most so many.", min=1)]
 
 # A person waits: long enough for a server that restarts, not for one that is not there.
 _PATIENCE = "5s"
@@ -28,19 +29,28 @@ _PATIENCE = "5s"
 @contextmanager
 def reached(url: str | None, namespace: str | None) -> Iterator[SyncClient]:
     """A client for one command; ends the command with a line when something known goes wrong."""
-    from kagzi.sdk.errors import ConfigError, KagziError
     from kagzi.sdk.sync import SyncClient
 
+    with answered(), SyncClient(url, namespace=namespace, patience=_PATIENCE) as client:
+        yield client
+
+
+@contextmanager
+def answered() -> Iterator[None]:
+    """Ends the command with a line, and a code that scripts can use, when a server says no or says nothing."""
+    from kagzi.sdk.errors import ConfigError, KagziError, Unavailable
+
     try:
-        with SyncClient(url, namespace=namespace, patience=_PATIENCE) as client:
-            yield client
+        yield
     except ConfigError as error:
         end(str(error), USAGE)
+    except Unavailable as error:
+        end(str(error), UNANSWERED)
     except KagziError as error:
         end(str(error), FAILED)
 
 
-def end(message: str, code: int = USAGE) -> None:
+def end(message: str, code: int = USAGE) -> NoReturn:
     """Ends the command with a line on stderr."""
     typer.secho(f"error: {message}", fg="red", err=True)
     raise typer.Exit(code)
@@ -55,7 +65,7 @@ def document(option: str, text: str | None) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        return end(f"{option} is no JSON ({error}): quote it for the shell, as {option} '{{\"id\": 7}}'")
+        end(f"{option} is no JSON ({error}): quote it for the shell, as {option} '{{\"id\": 7}}'")
 
 
 def moment(option: str, text: str | None) -> datetime | None:

@@ -2,183 +2,189 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import typer
 
+from kagzi.cli import screen
 from kagzi.cli.remote import plain
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-    from rich.table import Table
+    from rich.text import Text
 
     from kagzi.sdk.descriptions import Explanation, RunInfo, StepInfo
 
-_COLOURS = {
-    "COMPLETED": "green",
-    "FAILED": "red",
-    "CANCELLED": "yellow",
-    "RUNNING": "cyan",
-    "UNKNOWN": "magenta",
-    "SLEEPING": "blue",
-}
-_BAR = 32
+_DEFAULT_QUEUE = "default"
+# What the other columns of a timeline need, and how long its bars are at most.
+_BESIDE = 46
+_LONGEST_BAR = 60
+_SHORTEST_BAR = 12
 
 
 def show_list(runs: Sequence[RunInfo]) -> None:
     """Many runs, one a line."""
-    from rich.markup import escape
-
     if not runs:
         typer.echo("No runs. Start one with `kagzi start TYPE --input JSON`.")
         return
-    table = _table("run", "id", "workflow", "queue", "status", "created", "took")
-    for run in runs:
-        table.add_row(
+    # One queue alone is not worth a column.
+    several = any(run.queue != _DEFAULT_QUEUE for run in runs)
+    rows = [
+        (
             run.run_id,
-            escape(run.id or ""),
-            escape(run.type),
-            escape(run.queue),
-            status(run.status),
-            moment(run.created_at),
-            _took(run.started_at, run.finished_at),
+            run.type,
+            screen.status(run.status),
+            screen.clock(run.created_at),
+            screen.span(run.started_at, run.finished_at),
+            run.id,
+            run.queue if several else "",
         )
-    print_(table)
+        for run in runs
+    ]
+    columns = ("run", "workflow", "status", "created", "took", "id", "queue")
+    screen.show(screen.table(*columns, rows=rows, wraps=("workflow", "id", "queue")))
 
 
 def show(run: RunInfo, steps: Sequence[StepInfo]) -> None:
     """One run with its steps."""
-    print_(picture(run, steps))
+    to = screen.console()
+    to.print(picture(run, steps, to.width if to.is_terminal else _BESIDE + _LONGEST_BAR))
 
 
-def picture(run: RunInfo, steps: Sequence[StepInfo]) -> RenderableType:
-    """One run as a timeline that grows with every look."""
+def picture(run: RunInfo, steps: Sequence[StepInfo], width: int) -> RenderableType:
+    """One run as a timeline that grows with every look, for a screen so wide."""
     from rich.console import Group
-    from rich.markup import escape
+    from rich.text import Text
 
-    facts = _table("", "", head=False)
-    for name, value in _facts(run):
-        facts.add_row(name, escape(value))
-    facts.add_row("status", status(run.status))
-    if run.error is not None:
-        facts.add_row("error", escape(f"{run.error.type}: {run.error.message}"))
-    if not steps:
-        return facts
-    begun = min((step.started_at for step in steps if step.started_at), default=run.created_at)
-    until = run.finished_at or datetime.now(UTC)
-    table = _table("step", "kind", "status", "try", "when", "took")
-    for step in steps:
-        table.add_row(
-            escape(step.step_id),
-            step.kind.lower(),
-            status(step.status),
-            str(step.attempt),
-            _bar(begun, until, step.started_at, step.finished_at),
-            _took(step.started_at, step.finished_at),
+    told: list[RenderableType] = [screen.facts(*_facts(run))]
+    if steps:
+        begun = min((step.started_at for step in steps if step.started_at), default=run.created_at)
+        until = run.finished_at or max(datetime.now(UTC), begun)
+        names = max(len(step.step_id) for step in steps)
+        bar = max(_SHORTEST_BAR, min(_LONGEST_BAR, width - _BESIDE - min(names, width // 4)))
+        rows = [
+            (
+                step.step_id,
+                _kind(step),
+                screen.status(step.status),
+                str(step.attempt) if step.attempt > 1 else "",
+                _bar(begun, until, step, bar),
+                screen.span(step.started_at, step.finished_at),
+            )
+            for step in steps
+        ]
+        told += [Text(""), screen.table("step", "kind", "status", "try", "when", "took", rows=rows, wraps=("step",))]
+        told += [_error(step) for step in steps if step.error is not None and step.status != "COMPLETED"]
+    return Group(*told)
+
+
+def show_step(step: StepInfo) -> None:
+    """One attempt of a step with what it returned or how it failed."""
+    screen.show(
+        screen.facts(
+            ("step", step.step_id),
+            ("kind", step.kind.lower()),
+            ("status", screen.status(step.status)),
+            ("try", step.attempt),
+            ("attempt", step.attempt_id),
+            ("waits for", step.target),
+            ("child", step.child_run_id),
+            ("started", screen.moment(step.started_at)),
+            ("finished", screen.moment(step.finished_at)),
+            ("took", screen.span(step.started_at, step.finished_at)),
+            ("next try", screen.moment(step.retry_at)),
+            ("wakes", screen.moment(step.wake_at)),
+            ("output", _payload(lambda: step.output)),
+            ("error", f"{step.error.type}: {step.error.message}" if step.error else None),
         )
-        if step.error is not None:
-            table.add_row("", "", "", "", escape(f"{step.error.type}: {step.error.message}"), "")
-    return Group(facts, table)
+    )
+    if step.error is not None and step.error.traceback:
+        typer.echo(f"\n{step.error.traceback.rstrip()}")
 
 
 def show_explanation(told: Explanation) -> None:
     """Why a run is where it is."""
     typer.secho(told.summary, bold=True)
     for reason in told.reasons:
-        typer.echo(f"- {reason.sentence}")
+        if reason.sentence != told.summary:
+            typer.echo(f"- {reason.sentence}")
         if reason.suggestion:
             typer.echo(f"  {reason.suggestion}")
 
 
 def run_document(run: RunInfo, steps: Sequence[StepInfo] | None = None, *, whole: bool = False) -> dict[str, Any]:
     """A run as JSON; `whole` with what it was given and returned."""
-    document = _document(run)
+    document = screen.fields(run)
     if whole:
         document |= {"input": run.input, "output": run.output}
     if steps is not None:
-        document["steps"] = [_document(step) | {"output": step.output} for step in steps]
+        document["steps"] = [screen.fields(step) | {"output": step.output} for step in steps]
     return document
 
 
-def print_json(document: Any) -> None:
-    """Prints a document as JSON."""
-    typer.echo(json.dumps(document, default=plain))
-
-
-def print_(what: RenderableType) -> None:
-    """Prints a table, as wide as it needs when nobody looks."""
-    from rich.console import Console
-
-    console = Console()
-    console.print(what, crop=False, soft_wrap=not console.is_terminal)
-
-
-def status(name: str) -> str:
-    """A status in its colour."""
-    colour = _COLOURS.get(name)
-    return f"[{colour}]{name}[/]" if colour else str(name)
-
-
-def moment(at: datetime | None) -> str:
-    """A time as it is here."""
-    return "" if at is None else at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
-
-
-def _document(told: Any) -> dict[str, Any]:
-    return {
-        field.name: dataclasses.asdict(value) if dataclasses.is_dataclass(value) else value  # type: ignore[arg-type]
-        for field in dataclasses.fields(told)
-        if not field.name.startswith("_")
-        for value in (getattr(told, field.name),)
-    }
-
-
-def _facts(run: RunInfo) -> list[tuple[str, str]]:
-    known: list[tuple[str, Any]] = [
+def _facts(run: RunInfo) -> list[tuple[str, Any]]:
+    return [
         ("run", run.run_id),
         ("id", run.id),
-        ("workflow", run.type),
-        ("version", run.version),
+        ("workflow", f"{run.type} {run.version}".rstrip()),
         ("queue", run.queue),
+        ("status", screen.status(run.status)),
+        ("error", f"{run.error.type}: {run.error.message}" if run.error else None),
         ("labels", ", ".join(f"{key}={value}" for key, value in run.labels.items())),
-        ("created", moment(run.created_at)),
-        ("started", moment(run.started_at)),
-        ("finished", moment(run.finished_at)),
-        ("due", moment(run.available_at) if not run.status.ended else ""),
+        ("created", screen.moment(run.created_at)),
+        ("started", screen.moment(run.started_at)),
+        ("finished", screen.moment(run.finished_at)),
+        ("took", screen.span(run.started_at, run.finished_at)),
+        ("due", screen.moment(run.available_at) if not run.status.ended else None),
         ("parent", run.parent_run_id),
         ("schedule", run.schedule),
         ("continued as", run.continued_as),
         ("retried from", run.retried_from),
-        ("state", json.dumps(run.state, default=plain) if run.state is not None else None),
-    ]
-    return [(name, str(value)) for name, value in known if value] + [
-        ("warning", f"{warning.step_id}: {warning.message}") for warning in run.warnings
+        ("state", _json(run.state) if run.state is not None else None),
+        ("input", _payload(lambda: run.input)),
+        ("output", _payload(lambda: run.output)),
+        *(("warning", f"{warning.step_id}: {warning.message}") for warning in run.warnings),
     ]
 
 
-def _bar(begun: datetime, until: datetime, start: datetime | None, finish: datetime | None) -> str:
-    """Where in the life of its run a step lies."""
+def _json(value: Any) -> str:
+    return screen.short(json.dumps(value, default=plain, ensure_ascii=False), 500)
+
+
+def _payload(read: Callable[[], Any]) -> str | None:
+    """A value as JSON; one that needs a codec says so, for the rest of the run is worth seeing without it."""
+    from kagzi.sdk.errors import PayloadError
+
+    try:
+        value = read()
+    except PayloadError as error:
+        return f"not readable here: {error}"
+    return None if value is None else _json(value)
+
+
+def _kind(step: StepInfo) -> str:
+    return {"FUNCTION": "", "CHILD_WORKFLOW": "child"}.get(step.kind, step.kind.lower())
+
+
+def _error(step: StepInfo) -> RenderableType:
+    from rich.text import Text
+
+    assert step.error is not None
+    return Text(f"\n{step.step_id} failed: {step.error.type}: {step.error.message}", style="red")
+
+
+def _bar(begun: datetime, until: datetime, step: StepInfo, width: int) -> Text:
+    """Where in the life of its run a step lies; one that goes on ends with a point."""
+    from rich.text import Text
+
+    if step.started_at is None:
+        return Text("")
     whole = max((until - begun).total_seconds(), 1e-6)
-    if start is None:
-        return ""
-    first = min(_BAR - 1, int(_BAR * max(0.0, (start - begun).total_seconds()) / whole))
-    last = min(_BAR, max(first + 1, round(_BAR * ((finish or until) - begun).total_seconds() / whole)))
-    return " " * first + "━" * (last - first)
-
-
-def _took(start: datetime | None, finish: datetime | None) -> str:
-    if start is None or finish is None:
-        return ""
-    seconds = (finish - start).total_seconds()
-    return f"{seconds * 1_000:.0f} ms" if seconds < 1 else f"{seconds:,.1f} s"
-
-
-def _table(*columns: str, head: bool = True) -> Table:
-    from rich import box
-    from rich.table import Table
-
-    return Table(*columns, box=box.SIMPLE_HEAD if head else box.SIMPLE, show_header=head)
+    first = min(width - 1, int(width * max(0.0, (step.started_at - begun).total_seconds()) / whole))
+    end = step.finished_at or until
+    last = min(width, max(first + 1, round(width * (end - begun).total_seconds() / whole)))
+    drawn = "━" * (last - first) if step.finished_at else "─" * (last - first - 1) + "●"
+    return Text(" " * first) + Text(drawn, style=screen.status(step.status).style)

@@ -43,6 +43,7 @@ def list_(
 ) -> None:
     """List runs, newest first."""
     from kagzi.cli import run_tables as tables
+    from kagzi.cli import screen
 
     which: dict[str, Any] = {
         "status": status.upper() if status else None,
@@ -54,7 +55,7 @@ def list_(
     with reached(url, namespace) as client:
         found = list(client.runs(limit=limit, **{name: value for name, value in which.items() if value is not None}))
     if json:
-        tables.print_json([tables.run_document(run) for run in found])
+        screen.print_json([tables.run_document(run) for run in found])
     else:
         tables.show_list(found)
 
@@ -63,12 +64,13 @@ def list_(
 def show(run: Run, url: Url = None, namespace: Namespace = None, json: Json = False) -> None:
     """Show a run with its steps, its error and its times."""
     from kagzi.cli import run_tables as tables
+    from kagzi.cli import screen
 
     with reached(url, namespace) as client:
         handle = _handle(client, run)
         told, steps = handle.describe(), handle.steps()
         if json:
-            tables.print_json(tables.run_document(told, steps, whole=True))
+            screen.print_json(tables.run_document(told, steps, whole=True))
         else:
             tables.show(told, steps)
 
@@ -81,19 +83,44 @@ def watch(run: Run, url: Url = None, namespace: Namespace = None, json: Json = F
     from rich.live import Live
 
     from kagzi.cli import run_tables as tables
+    from kagzi.cli import screen
 
     with reached(url, namespace) as client:
         handle = _handle(client, run)
         told, steps = handle.describe(), handle.steps()
-        with Live(tables.picture(told, steps), auto_refresh=False, transient=json) as live:
+        to = screen.console(err=json)
+        with Live(tables.picture(told, steps, to.width), console=to, auto_refresh=False, transient=True) as live:
             while not told.status.ended:
                 time.sleep(_PAUSE)
                 told, steps = handle.describe(), handle.steps()
-                live.update(tables.picture(told, steps), refresh=True)
+                live.update(tables.picture(told, steps, to.width), refresh=True)
         if json:
-            tables.print_json(tables.run_document(told, steps, whole=True))
+            screen.print_json(tables.run_document(told, steps, whole=True))
+        else:
+            tables.show(told, steps)
     if told.status != "COMPLETED":
         raise typer.Exit(FAILED)
+
+
+@app.command()
+def step(
+    run: Run,
+    step: Annotated[str, typer.Argument(help="The step, as `runs show` names it.")],
+    attempt: Annotated[str | None, typer.Option(help="This attempt, by its id; else the latest.")] = None,
+    url: Url = None,
+    namespace: Namespace = None,
+    json: Json = False,
+) -> None:
+    """Show one step: what it returned, or the traceback of its failure."""
+    from kagzi.cli import run_tables as tables
+    from kagzi.cli import screen
+
+    with reached(url, namespace) as client:
+        found = _handle(client, run).step(step, attempt_id=attempt)
+        if json:
+            screen.print_json(screen.fields(found) | {"output": found.output})
+        else:
+            tables.show_step(found)
 
 
 @app.command()
@@ -144,12 +171,19 @@ def signal(
     id: Annotated[str | None, typer.Option(help="A UUID; sent twice with it, it arrives once.")] = None,
     url: Url = None,
     namespace: Namespace = None,
+    json: Json = False,
 ) -> None:
     """Send a signal to a run."""
+    from kagzi.cli import screen
+
     given = document("--input", value)
     with reached(url, namespace) as client:
-        _handle(client, run).signal(name, given, id=id)
-    typer.echo(f"Sent {name!r}.")
+        handle = _handle(client, run)
+        handle.signal(name, given, id=id)
+    if json:
+        screen.print_json({"run_id": handle.run_id, "signal": name})
+    else:
+        typer.echo(f"Sent {name!r}.")
 
 
 @app.command()
@@ -176,35 +210,36 @@ def explain(run: Run, url: Url = None, namespace: Namespace = None, json: Json =
     import dataclasses
 
     from kagzi.cli import run_tables as tables
+    from kagzi.cli import screen
 
     with reached(url, namespace) as client:
         told = _handle(client, run).explain()
     if json:
-        tables.print_json(dataclasses.asdict(told))
+        screen.print_json(dataclasses.asdict(told))
     else:
         tables.show_explanation(told)
 
 
 def _act(url: str | None, namespace: str | None, run: str, act: Any, *, json: bool) -> None:
     """Does something to a run, and tells the status it has then."""
-    from kagzi.cli import run_tables as tables
+    from kagzi.cli import screen
 
     with reached(url, namespace) as client:
         handle = _handle(client, run)
         status = act(handle)
     if json:
-        tables.print_json({"run_id": handle.run_id, "status": status})
+        screen.print_json({"run_id": handle.run_id, "status": status})
     else:
         typer.echo(f"{handle.run_id} is {status}.")
 
 
 def _begin(url: str | None, namespace: str | None, run: str, begin: Any, *, json: bool) -> None:
     """Starts a run from another, and tells its id."""
-    from kagzi.cli import run_tables as tables
+    from kagzi.cli import screen
 
     with reached(url, namespace) as client:
         made = begin(_handle(client, run))
     if json:
-        tables.print_json({"run_id": made.run_id})
+        screen.print_json({"run_id": made.run_id})
     else:
         typer.echo(made.run_id)

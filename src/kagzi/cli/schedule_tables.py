@@ -10,63 +10,60 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from kagzi.cli import screen
 from kagzi.cli.remote import plain
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from kagzi.sdk.descriptions import RunInfo
     from kagzi.sdk.schedule_info import Backfill, ScheduleInfo
 
 
 def show_list(schedules: Sequence[ScheduleInfo]) -> None:
     """Many schedules, one a line."""
-    from rich.markup import escape
-
     if not schedules:
         typer.echo("No schedules. Create one with `kagzi schedules create ID TYPE --text 'every day at 09:00'`.")
         return
-    table = _table("id", "workflow", "when", "next", "last", "runs", "status")
-    for one in schedules:
-        table.add_row(
-            *(escape(text) for text in (one.id, one.type, one.words, local(one.next_fire_at, one.timezone))),
+    rows = [
+        (
+            one.id,
+            one.type,
+            one.words,
+            local(one.next_fire_at, one.timezone),
             local(one.last_slot, one.timezone),
-            str(one.runs_started),
+            one.runs_started,
             _status(one),
         )
-    _print(table)
+        for one in schedules
+    ]
+    columns = ("id", "workflow", "when", "next", "last", "runs", "status")
+    screen.show(screen.table(*columns, rows=rows, wraps=("id", "workflow", "when", "next", "last", "status")))
 
 
 def show(one: ScheduleInfo, fires: Sequence[datetime], runs: Sequence[RunInfo]) -> None:
     """One schedule with its next fires and its last runs."""
-    from rich.markup import escape
-
-    table = _table("", one.id, head=False)
-    for name, value in _facts(one):
-        table.add_row(name, escape(value))
-    table.add_row("status", _status(one))
-    for number, fire in enumerate(fires):
-        table.add_row("next fires" if number == 0 else "", _told(fire))
-    _print(table)
+    upcoming = [("next fires" if number == 0 else "", _told(fire)) for number, fire in enumerate(fires)]
+    parts = [screen.facts(("id", one.id), ("status", _status(one)), *_facts(one), *upcoming)]
     if runs:
-        history = _table("run", "slot", "status", "started", "took")
-        for run in runs:
-            took = run.finished_at - run.started_at if run.finished_at and run.started_at else None
-            history.add_row(
+        rows = [
+            (
                 run.run_id,
                 local(run.scheduled_for, one.timezone) if run.scheduled_for else "by hand",
-                run.status,
-                local(run.started_at, one.timezone),
-                "" if took is None else f"{took.total_seconds():.1f} s",
+                screen.status(run.status),
+                screen.span(run.started_at, run.finished_at),
             )
-        _print(history)
+            for run in runs
+        ]
+        parts.append(screen.table("run", "slot", "status", "took", rows=rows, wraps=("slot",)))
+    screen.show(*parts)
 
 
 def show_backfill(done: Backfill, timezone: str) -> None:
     """What a backfill did."""
-    table = _table("slot", "run")
-    for slot in sorted(done.runs):
-        table.add_row(local(slot, timezone), done.runs[slot] or "would start")
-    if done.runs:
-        _print(table)
+    rows = [(local(slot, timezone), done.runs[slot] or "would start") for slot in sorted(done.runs)]
+    if rows:
+        screen.show(screen.table("slot", "run", rows=rows))
     verb = "would start" if done.dry_run else "started"
     typer.echo(f"{verb.capitalize()} {done.started}; {done.already_existed} had their run.")
 
@@ -98,11 +95,6 @@ def run_document(run: RunInfo) -> dict[str, Any]:
         "started_at": run.started_at,
         "finished_at": run.finished_at,
     }
-
-
-def print_json(document: Any) -> None:
-    """Prints JSON."""
-    typer.echo(json.dumps(document, indent=2, default=plain, ensure_ascii=False))
 
 
 def local(moment: datetime | None, timezone: str) -> str:
@@ -145,25 +137,12 @@ def _facts(one: ScheduleInfo) -> list[tuple[str, str]]:
     return [(name, str(value)) for name, value in said if value not in (None, "", timedelta())]
 
 
-def _status(one: ScheduleInfo) -> str:
-    from rich.markup import escape
+def _status(one: ScheduleInfo) -> Text:
+    from rich.text import Text
 
     if one.error:
-        return f"[red]broken: {escape(one.error)}[/]"
+        return Text(f"broken: {one.error}", style="red")
     if one.pause:
-        reason = f": {escape(one.pause_reason)}" if one.pause_reason else ""
-        return f"[yellow]paused ({one.pause}){reason}[/]"
-    return "[green]scheduled[/]"
-
-
-def _table(*columns: str, head: bool = True) -> Any:
-    from rich import box
-    from rich.table import Table
-
-    return Table(*columns, box=box.SIMPLE_HEAD if head else box.SIMPLE, show_header=head)
-
-
-def _print(table: Any) -> None:
-    from rich.console import Console
-
-    Console().print(table)
+        reason = f": {one.pause_reason}" if one.pause_reason else ""
+        return Text(f"paused ({one.pause}){reason}", style="yellow")
+    return Text("scheduled", style="green")

@@ -51,6 +51,7 @@ def list_(
 ) -> None:
     """List schedules, paused ones too."""
     from kagzi.cli import schedule_tables as tables
+    from kagzi.cli import screen
 
     with reached(url, namespace) as client:
         found = list(
@@ -64,7 +65,7 @@ def list_(
             )
         )
     if json:
-        tables.print_json([tables.schedule_document(one) for one in found])
+        screen.print_json([tables.schedule_document(one) for one in found])
     else:
         tables.show_list(found)
 
@@ -151,6 +152,7 @@ def update(
 def show(id: Id, url: Url = None, namespace: Namespace = None, json: Json = False) -> None:
     """Show a schedule, its next fires and its last runs."""
     from kagzi.cli import schedule_tables as tables
+    from kagzi.cli import screen
     from kagzi.sdk.errors import PreconditionFailed
 
     with reached(url, namespace) as client:
@@ -164,7 +166,7 @@ def show(id: Id, url: Url = None, namespace: Namespace = None, json: Json = Fals
         runs = list(handle.history(limit=10))
         if json:
             shown = tables.schedule_document(found, with_input=True)
-            tables.print_json(shown | {"next_fires": fires, "runs": [tables.run_document(run) for run in runs]})
+            screen.print_json(shown | {"next_fires": fires, "runs": [tables.run_document(run) for run in runs]})
         else:
             tables.show(found, fires, runs)
 
@@ -199,13 +201,13 @@ def trigger(
     json: Json = False,
 ) -> None:
     """Start one run now, also of a paused schedule."""
-    from kagzi.cli import schedule_tables as tables
+    from kagzi.cli import screen
 
     given: Any = overlap
     with reached(url, namespace) as client:
         started = client.schedules.handle(id).trigger(input=document("--input", input), overlap=given)
     if json:
-        tables.print_json({"run_id": started.run_id if started else None, "skipped": started is None})
+        screen.print_json({"run_id": started.run_id if started else None, "skipped": started is None})
     elif started is None:
         typer.echo("Nothing was started: the run before has not ended. Say --overlap allow to start one all the same.")
     else:
@@ -224,6 +226,7 @@ def backfill(
 ) -> None:
     """Start the runs of past slots that have none."""
     from kagzi.cli import schedule_tables as tables
+    from kagzi.cli import screen
 
     begin = moment("--since", since)
     assert begin is not None, "it must be given"
@@ -233,7 +236,7 @@ def backfill(
         if json:
             slots = [{"scheduled_for": slot, "run_id": done.runs[slot]} for slot in sorted(done.runs)]
             counts = {"started": done.started, "already_existed": done.already_existed, "dry_run": dry_run}
-            tables.print_json(counts | {"slots": slots})
+            screen.print_json(counts | {"slots": slots})
         else:
             tables.show_backfill(done, handle.describe().timezone)
 
@@ -241,12 +244,12 @@ def backfill(
 @app.command()
 def delete(id: Id, url: Url = None, namespace: Namespace = None, json: Json = False) -> None:
     """Remove a schedule; its runs stay as they are."""
-    from kagzi.cli import schedule_tables as tables
+    from kagzi.cli import screen
 
     with reached(url, namespace) as client:
         client.schedules.handle(id).delete()
     if json:
-        tables.print_json({"deleted": id})
+        screen.print_json({"deleted": id})
     else:
         typer.echo(f"Deleted {id}. Its runs stay.")
 
@@ -267,6 +270,7 @@ def next_(
 ) -> None:
     """Show the next fire times of a schedule, or of one that does not exist yet."""
     from kagzi.cli import schedule_tables as tables
+    from kagzi.cli import screen
 
     proposed = any(given is not None for given in (cron, every, text))
     if proposed == (id is not None):
@@ -278,7 +282,7 @@ def next_(
             found = client.schedules.preview(count, cron=cron, every=every, text=text, timezone=timezone)
             fires, words = list(found.fires), found.words
     if json:
-        tables.print_json({"fires": fires} | ({"words": words} if words else {}))
+        screen.print_json({"fires": fires} | ({"words": words} if words else {}))
         return
     if words:
         typer.echo(words)
@@ -287,9 +291,10 @@ def next_(
 
 def _show(one: ScheduleInfo, *, json: bool, said: str) -> None:
     from kagzi.cli import schedule_tables as tables
+    from kagzi.cli import screen
 
     if json:
-        tables.print_json(tables.schedule_document(one))
+        screen.print_json(tables.schedule_document(one))
         return
     fires = (
         f" Fires next at {tables.local(one.next_fire_at, one.timezone)} ({one.timezone})." if one.next_fire_at else ""

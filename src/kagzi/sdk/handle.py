@@ -120,6 +120,17 @@ class Handle(Generic[O]):
                 return sorted(found, key=lambda step: step.position)
             request.page_token = page.next_page_token
 
+    async def step(self, step_id: str, *, attempt_id: str | None = None) -> StepInfo:
+        """The latest attempt of one step, or an earlier one by its id."""
+        await self._know_type()
+        request = GetStepRequest(namespace=self._reach.namespace, run_id=self.run_id)
+        if attempt_id:
+            request.attempt_id = attempt_id
+        else:
+            request.step_id = step_id
+        found = (await self._reach.look(lambda server: server.admin.GetStep, request)).step
+        return step_info(found, self._decoder(found))
+
     def _decoder(self, step: Step) -> Decode:
         role, workflow_type = binding_of(step, self._type)
         return partial(self._reach.decode, annotation=None, workflow_type=workflow_type, role=role)

@@ -51,6 +51,7 @@ class SyncHandle(Generic[O]):
 
     describe = Blocking(Handle.describe)
     steps = Blocking(Handle.steps)
+    step = Blocking(Handle.step)
     explain = Blocking(Handle.explain)
     state = Blocking(Handle.state)
     signal = Blocking(Handle.signal)
