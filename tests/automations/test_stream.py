@@ -78,6 +78,7 @@ async def test_what_is_chosen_is_handed_over_without_a_claim_on_the_place_that_b
         "select created_at = started_at as handed from kagzi.workflow_runs order by created_at"
     )
     await connection.close()
+    assert all(one.handler.pending for one in player.deliveries if one.handler.kind == pb.HANDLER_CONSUMER)
     # The first was chosen by the deployment, of which no worker's place is known.
     assert [row["handed"] for row in runs].count(False) <= 2
     assert len(runs) > 12

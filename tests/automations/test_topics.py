@@ -132,6 +132,22 @@ async def test_peek_answers_as_much_as_fits_into_a_frame_and_at_least_one(stage:
     assert ([one.event_id for one in got.events], list(got.remaining), list(got.missing)) == (["m3"], ["m0"], ["m9"])
 
 
+async def test_a_run_brings_the_first_pending_events_of_its_topics_along(stage: Stage) -> None:
+    await stage.deploy(consumer(subscribes=["chat", "mail"]))
+    await stage.publish(*(event(f"m{number}", value=number) for number in range(12)))
+    held = await stage.claim()
+    [chat, mail] = held.task.pending
+    assert (chat.topic, list(chat.events), chat.next_cursor) == ("chat", [], "")
+    assert [one.event_id for one in mail.events] == [f"m{number}" for number in range(10)]
+    assert mail.events[0] == (await stage.peek(held)).events[0]
+    rest = await stage.peek(held, cursor=mail.next_cursor)
+    assert [one.event_id for one in rest.events] == ["m10", "m11"]
+    await stage.prepare(held, "m0")
+    await stage.expire(held.run_id)
+    # What was prepared needs no look any more.
+    assert list((await stage.claim()).task.pending) == []
+
+
 async def test_get_answers_events_of_any_status_in_the_order_asked(stage: Stage) -> None:
     await stage.deploy(consumer())
     await stage.publish(event("m1"), event("m2"), event("m3"))

@@ -320,9 +320,14 @@ def _unfit(operation: Operation) -> ErrorDetail:
 
 def _ground(connection: Connection, namespace: str, operations: Sequence[Operation], fence: Fence) -> Ground:
     """What the batch knows of its handler runs; nothing is read before it is needed."""
-    locked = {operation.run_id: fence.of(operation) for operation in operations if operation.kind in _LOCKING}
-    automations = {run_id: lock.automation for run_id, lock in locked.items() if lock is not None and lock.automation}
-    return Ground(connection, namespace, automations)
+    ground = Ground(connection, namespace)
+    for operation in operations:
+        lock = fence.of(operation) if operation.kind in HANDLING and operation.answer is None else None
+        if lock is not None and lock.automation is not None:
+            ground.run_ids.add(operation.run_id)
+            if operation.kind in _LOCKING:
+                ground.automations[operation.run_id] = lock.automation
+    return ground
 
 
 async def _fence_again(flush: _Flush, operations: Sequence[Operation]) -> None:

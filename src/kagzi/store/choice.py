@@ -15,7 +15,7 @@ from asyncpg.connection import Connection
 
 from kagzi.protocol.v1.automation_pb2 import HandlerKind, HandlerPhase, HandlerTask, HandlerTrigger
 from kagzi.protocol.v1.worker_pb2 import Delivery
-from kagzi.store import rows
+from kagzi.store import peeks, rows
 from kagzi.store.operation import Claimed, Outcome, Slot
 from kagzi.store.queries import Queries
 
@@ -28,6 +28,7 @@ _choose = _sql.bind(
         "continues_run_id",
         "trigger",
         "kind",
+        "subscribes",
         "task_queue",
         "definition_hash",
         "state",
@@ -78,13 +79,16 @@ async def begin(
         tokens=[taken[run_id].token if run_id in taken else None for run_id in new],
         worker_ids=[taken[run_id].worker_id if run_id in taken else None for run_id in new],
     )
-    for run_id, now in ((str(row["run_id"]), row["now"]) for row in stored):
-        row = new[run_id]
-        if run_id in taken:
-            delivery = _delivery(run_id, row, taken[run_id], seeds[run_id], now, lease)
-            outcome.claimed.append(Claimed(taken[run_id], delivery))
-        else:
-            outcome.becomes_due(row["task_queue"], None)
+    begun = {str(row["run_id"]): row["now"] for row in stored}
+    handed = [(run_id, new[run_id]) for run_id in begun if run_id in taken]
+    looking = [(row["automation"], row["handler"], row["subscribes"]) for _, row in handed if row["kind"] == "CONSUMER"]
+    pending = await peeks.glance(connection, namespace, looking)
+    for run_id, row in handed:
+        delivery = _delivery(run_id, row, taken[run_id], seeds[run_id], begun[run_id], lease)
+        delivery.handler.pending.extend(pending.get((row["automation"], row["handler"]), ()))
+        outcome.claimed.append(Claimed(taken[run_id], delivery))
+    for run_id in begun.keys() - taken.keys():
+        outcome.becomes_due(new[run_id]["task_queue"], None)
     return len(stored)
 
 

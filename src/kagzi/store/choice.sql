@@ -19,7 +19,7 @@ with idle as materialized (
                 when h.queued or h.dirty then coalesce(h.cause, case h.kind when 'CONSUMER' then 'event' else 'manual' end)
                 when h.kind = 'CONSUMER' then 'wake'
                 else coalesce(h.cause, 'schedule') end as trigger,
-           h.kind, i.task_queue, i.definition_hash, h.state, h.state_encoding, h.next_run_at,
+           h.kind, h.subscribes, i.task_queue, i.definition_hash, h.state, h.state_encoding, h.next_run_at,
            (select min(f.arrival)
             from unnest(h.subscribes) as s(topic)
             cross join lateral (
@@ -44,7 +44,7 @@ with idle as materialized (
                else h.queued or h.next_run_at <= kagzi.now() end
 )
 select distinct on (ready.automation) ready.automation, ready.handler, ready.continues_run_id, ready.trigger, ready.kind,
-       ready.task_queue, ready.definition_hash, ready.state, ready.state_encoding
+       ready.subscribes, ready.task_queue, ready.definition_hash, ready.state, ready.state_encoding
 from ready
 order by ready.automation, ready.kind, ready.oldest, ready.next_run_at, ready.handler;
 

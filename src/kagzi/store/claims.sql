@@ -7,6 +7,13 @@
 with best as materialized (
     select served.workflow_type, served.version, level.priority, c.available_at
     from unnest(:types::text[], :versions::text[]) as served(workflow_type, version)
+    -- Of hundreds of types few have runs: one probe for each of the others.
+    cross join lateral (
+        select from kagzi.workflow_runs r
+        where r.namespace = :namespace and r.task_queue = :task_queue and r.workflow_type = served.workflow_type
+          and r.version = served.version and r.suspect = :suspects and r.status in ('PENDING', 'RUNNING', 'SLEEPING')
+        order by r.priority, r.available_at
+        limit 1) as known
     cross join generate_series(4, 0, -1) as level(priority)
     cross join lateral (
         select r.available_at
@@ -126,8 +133,14 @@ select coalesce(bool_or(not c.suspect and c.available_at <= kagzi.now()), false)
        min(c.available_at) filter (where c.available_at > kagzi.now()) as at,
        kagzi.now() as now
 from unnest(:types::text[], :versions::text[]) as served(workflow_type, version)
-cross join generate_series(4, 0, -1) as level(priority)
 cross join unnest(array[false, true]) as suspected(suspect)
+cross join lateral (
+    select from kagzi.workflow_runs r
+    where r.namespace = :namespace and r.task_queue = :task_queue and r.workflow_type = served.workflow_type
+      and r.version = served.version and r.suspect = suspected.suspect and r.status in ('PENDING', 'RUNNING', 'SLEEPING')
+    order by r.priority, r.available_at
+    limit 1) as known
+cross join generate_series(4, 0, -1) as level(priority)
 cross join lateral (
     select suspected.suspect, r.available_at
     from kagzi.workflow_runs r

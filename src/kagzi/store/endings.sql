@@ -17,7 +17,7 @@ with ended as (
     set output = u.output, output_encoding = u.output_encoding
     from unnest(:run_ids::uuid[], :outputs::bytea[], :output_encodings::text[]) as u(run_id, output, output_encoding)
     join ended on ended.run_id = u.run_id
-    where p.namespace = :namespace and p.run_id = u.run_id
+    where p.namespace = :namespace and p.run_id = u.run_id and u.output is not null
 )
 select run_id, parent_run_id, workflow_type, took_ms, frees from ended;
 

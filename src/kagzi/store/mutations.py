@@ -20,7 +20,7 @@ from kagzi.protocol.v1.automation_pb2 import (
     MutationFinished,
 )
 from kagzi.protocol.v1.common_pb2 import FUNCTION, Failure
-from kagzi.protocol.v1.worker_pb2 import StepFailed, StepStarted
+from kagzi.protocol.v1.worker_pb2 import StepFailed
 from kagzi.store import blocks, errors, ledger, rows, steps
 from kagzi.store.operation import Kind, Operation
 from kagzi.store.preparations import record
@@ -62,36 +62,31 @@ def _may_begin(operation: Operation, standing: Standing) -> bool:
 
 
 async def _write(connection: Connection, namespace: str, fresh: Sequence[_One]) -> None:
-    records = [_begun(operation) for operation, _ in fresh]
-    await steps.start(connection, namespace, records)
-    for (operation, _), started in zip(fresh, records, strict=True):
-        if started.refused:
-            operation.answer = started.answer
-    left = [(operation, standing) for operation, standing in fresh if operation.answer is None]
-    bodies: list[BeginMutation] = [operation.body for operation, _ in left]
+    """The ledger says that it is under way; its step is put on record when it is over."""
+    bodies: list[BeginMutation] = [operation.body for operation, _ in fresh]
     written = await _begin.fetch(
         connection,
         namespace=namespace,
         mutation_ids=[body.mutation_id for body in bodies],
-        automations=[standing.automation for _, standing in left],
-        handlers=[standing.handler for _, standing in left],
-        run_ids=[operation.run_id for operation, _ in left],
+        automations=[standing.automation for _, standing in fresh],
+        handlers=[standing.handler for _, standing in fresh],
+        run_ids=[operation.run_id for operation, _ in fresh],
         attempt_ids=[body.step.attempt_id for body in bodies],
-        claim_tokens=[operation.token for operation, _ in left],
+        claim_tokens=[operation.token for operation, _ in fresh],
         tools=[body.tool for body in bodies],
         idempotency_keys=[body.idempotency_key for body in bodies],
-        titles=[standing.title for _, standing in left],
+        titles=[standing.title for _, standing in fresh],
         parameters=[body.parameters.data if body.HasField("parameters") else None for body in bodies],
         encodings=[body.parameters.encoding or None for body in bodies],
         has_reconciler=[body.has_reconciler for body in bodies],
     )
     created = {str(row["holder_id"]): row["created_at"] for row in written}
-    for operation, standing in left:
+    for operation, standing in fresh:
         mutation_id = operation.body.mutation_id
         if operation.run_id not in created:
-            # Its step may be on record, for a mutation that is not in the ledger.
             message = f"mutation id {mutation_id} belongs to another mutation: make a new one"
-            raise errors.conflict(message, mutation_id, "mutation_id")
+            operation.answer = errors.conflict(message, mutation_id, "mutation_id").detail
+            continue
         mutation = _mutation(operation, standing)
         mutation.created_at.FromDatetime(created[operation.run_id])
         operation.answer = MutationBegun(may_call=True, mutation=mutation)
@@ -111,18 +106,6 @@ def _mutation(operation: Operation, standing: Standing) -> Mutation:
         parameters=body.parameters if body.HasField("parameters") else None,
         has_reconciler=body.has_reconciler,
     )
-
-
-def _begun(operation: Operation) -> Operation:
-    step = operation.body.step
-    body = StepStarted(
-        step_id=step.step_id,
-        attempt_id=step.attempt_id,
-        kind=FUNCTION,
-        attempt_number=step.attempt_number,
-        position=step.position,
-    )
-    return Operation(Kind.START_STEP, operation.namespace, operation.run_id, body, token=operation.token)
 
 
 async def _answer_begun(connection: Connection, namespace: str, operations: Sequence[Operation]) -> None:
@@ -154,7 +137,7 @@ async def finish(connection: Connection, namespace: str, group: Sequence[Operati
     """Writes down what became of mutations. In doubt the reconciler is asked again later, or a person."""
     taken = await ground.take(group)
     standings = await ground.of(taken)
-    await answer_again(connection, namespace, taken)
+    await answer_again(connection, namespace, [one for one in taken if _may_repeat(one.body, standings[one.run_id])])
     fresh = [(operation, standings[operation.run_id]) for operation in taken if operation.answer is None]
     fresh = [(operation, standing) for operation, standing in fresh if _may_finish(operation, standing)]
     fresh = await _record(connection, namespace, fresh)
@@ -163,6 +146,11 @@ async def finish(connection: Connection, namespace: str, group: Sequence[Operati
             connection, namespace, [(one, standing, _judge(one.body, standing)) for one, standing in fresh]
         )
         ground.touched(operation for operation, _ in fresh)
+
+
+def _may_repeat(body: FinishMutation, standing: Standing) -> bool:
+    """Whether it could have taken effect before: only doubt leaves a mutation as it was."""
+    return standing.mutation_status != "IN_FLIGHT" or body.verdict == FinishMutation.VERDICT_UNCLEAR
 
 
 def _may_finish(operation: Operation, standing: Standing) -> bool:

@@ -4,13 +4,15 @@ its `prepare` was committed, under the fence of its run; changes nothing, howeve
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
+from asyncpg import Record
 from asyncpg.connection import Connection
 
-from kagzi.protocol.v1.automation_pb2 import DeliveryStatus, GotEvents, HandlerEvent, PeekedEvents
+from kagzi.protocol.v1.automation_pb2 import DeliveryStatus, GotEvents, HandlerEvent, PeekedEvents, PeekedTopic
 from kagzi.store import errors, rows
 from kagzi.store.operation import Operation
 from kagzi.store.queries import Queries
@@ -28,6 +30,10 @@ DELIVERY_STATUS = {name.removeprefix("DELIVERY_"): value for name, value in Deli
 DEFAULT_LIMIT = 100
 # What one answer may hold, so that it fits into a frame.
 _ROOM = 900_000
+# What travels of each topic with a run, unasked.
+_GLANCE = 10
+_GLANCE_ROOM = 64 * 1024
+_GLANCED_TOPICS = 8
 
 
 async def peek(connection: Connection, namespace: str, group: Sequence[Operation], ground: Ground) -> None:
@@ -46,12 +52,39 @@ async def peek(connection: Connection, namespace: str, group: Sequence[Operation
     )
     answers = {number: list(rows) for number, rows in groupby(found, key=lambda row: row["number"])}
     for number, (operation, _) in enumerate(asked, 1):
-        shown = answers.get(number, [])
-        more = bool(shown) and shown[0]["found"] > len(shown)
-        operation.answer = PeekedEvents(
-            events=[_event(row, operation.body.topic, "PENDING") for row in shown],
-            next_cursor=str(shown[-1]["arrival"]) if more else "",
-        )
+        events, cursor = _page(answers.get(number, []), operation.body.topic)
+        operation.answer = PeekedEvents(events=events, next_cursor=cursor)
+
+
+def _page(shown: Sequence[Record], topic: str) -> tuple[list[HandlerEvent], str]:
+    """The events in these rows, and where to go on; nowhere when nothing more is pending."""
+    more = bool(shown) and shown[0]["found"] > len(shown)
+    return [_event(row, topic, "PENDING") for row in shown], str(shown[-1]["arrival"]) if more else ""
+
+
+async def glance(
+    connection: Connection, namespace: str, consumers: Sequence[tuple[str, str, Sequence[str]]]
+) -> dict[tuple[str, str], list[PeekedTopic]]:
+    """The first pending events of each topic, for (automation, consumer, topics): few a `prepare` needs to see more."""
+    asked = [(automation, name, topic) for automation, name, topics in consumers for topic in topics[:_GLANCED_TOPICS]]
+    if not asked:
+        return {}
+    found = await _peek.fetch(
+        connection,
+        namespace=namespace,
+        automations=[automation for automation, _, _ in asked],
+        consumers=[name for _, name, _ in asked],
+        topics=[topic for _, _, topic in asked],
+        limits=[_GLANCE] * len(asked),
+        after=[0] * len(asked),
+        room=_GLANCE_ROOM,
+    )
+    answers = {number: list(rows) for number, rows in groupby(found, key=lambda row: row["number"])}
+    seen: dict[tuple[str, str], list[PeekedTopic]] = defaultdict(list)
+    for number, (automation, name, topic) in enumerate(asked, 1):
+        events, cursor = _page(answers.get(number, []), topic)
+        seen[automation, name].append(PeekedTopic(topic=topic, events=events, next_cursor=cursor))
+    return seen
 
 
 async def get(connection: Connection, namespace: str, group: Sequence[Operation], ground: Ground) -> None:

@@ -23,7 +23,6 @@ from kagzi.store.standings import Ground, Standing
 _sql = Queries("preparations.sql")
 _wanted = _sql.bind("wanted", columns=("number", "topic", "event_id", "status", "lately"))
 _prepare = _sql.bind("prepare", columns=("run_id", "wake_at"))
-_reserve = _sql.bind("reserve")
 
 _One = tuple[Operation, Standing]
 
@@ -130,6 +129,12 @@ async def _record(connection: Connection, namespace: str, given: Sequence[_One])
 async def _store(connection: Connection, namespace: str, given: Sequence[_One], rules: Rules, outcome: Outcome) -> None:
     bodies: list[CommitPrepare] = [operation.body for operation, _ in given]
     works = [body.prepared for body in bodies]
+    wanted = [
+        (standing, selection.topic, event_id)
+        for operation, standing in given
+        for selection in operation.body.prepared.reserve
+        for event_id in selection.event_ids
+    ]
     found = await _prepare.fetch(
         connection,
         namespace=namespace,
@@ -144,24 +149,13 @@ async def _store(connection: Connection, namespace: str, given: Sequence[_One], 
         titles=[work.title for work in works],
         uis=[work.ui_json or None for work in works],
         wake_ats=[work.wake_at.ToDatetime(UTC) if work.HasField("wake_at") else None for work in works],
+        wanted_run_ids=[standing.run_id for standing, _, _ in wanted],
+        wanted_automations=[standing.automation for standing, _, _ in wanted],
+        wanted_consumers=[standing.handler for standing, _, _ in wanted],
+        wanted_topics=[topic for _, topic, _ in wanted],
+        wanted_ids=[event_id for _, _, event_id in wanted],
     )
     wake_ats = {str(row["run_id"]): row["wake_at"] for row in found}
-    wanted = [
-        (standing, selection.topic, event_id)
-        for operation, standing in given
-        for selection in operation.body.prepared.reserve
-        for event_id in selection.event_ids
-    ]
-    if wanted:
-        await _reserve.execute(
-            connection,
-            namespace=namespace,
-            run_ids=[standing.run_id for standing, _, _ in wanted],
-            automations=[standing.automation for standing, _, _ in wanted],
-            consumers=[standing.handler for standing, _, _ in wanted],
-            topics=[topic for _, topic, _ in wanted],
-            event_ids=[event_id for _, _, event_id in wanted],
-        )
     for operation, _ in given:
         wake_at = wake_ats[operation.run_id]
         outcome.rings(wake_at)

@@ -13,38 +13,37 @@ left join lateral (
 order by u.number;
 
 -- name: prepare
--- Stores what consumers decided, and moves the time they want to be woken at into its bounds, now that it is known when
--- now is. The caller holds the automations; deliveries are reserved by the next statement.
-with decided as (
+-- Stores what consumers decided: their reservations, which the caller has just seen pending, and the time they want to be
+-- woken at, moved into its bounds now that it is known when now is. The caller holds the automations, so that no delivery
+-- is ever inserted here: written as an insert each is one probe of its key, whatever the planner believes of the table.
+with decided as materialized (
     select u.run_id, u.automation, u.consumer, u.reserved, u.data, u.encoding, u.title, u.ui,
-           least(greatest(u.wake_at, kagzi.now() + :wake_min::interval), kagzi.now() + :wake_max::interval) as wake_at,
-           u.wake_at is not null as wakes
+           case when u.wake_at is not null
+                then least(greatest(u.wake_at, kagzi.now() + :wake_min::interval), kagzi.now() + :wake_max::interval)
+           end as wake_at
     from unnest(:run_ids::uuid[], :automations::text[], :consumers::text[], :reserved::text[], :datas::bytea[],
                 :encodings::text[], :titles::text[], :uis::text[], :wake_ats::timestamptz[])
         as u(run_id, automation, consumer, reserved, data, encoding, title, ui, wake_at)
 ), stored as (
     update kagzi.workflow_payloads p
     set reserved = decided.reserved::jsonb, prepared_data = decided.data, prepared_encoding = decided.encoding,
-        prepared_title = decided.title, prepared_ui = decided.ui,
-        prepared_wake_at = case when decided.wakes then decided.wake_at end
+        prepared_title = decided.title, prepared_ui = decided.ui, prepared_wake_at = decided.wake_at
     from decided
     where p.namespace = :namespace and p.run_id = decided.run_id and p.run_id = any (:run_ids::uuid[])
+), taken as (
+    insert into kagzi.deliveries as d
+        (namespace, automation, consumer, topic, event_id, status, run_id, arrival, published_at)
+    select :namespace, w.automation, w.consumer, w.topic, w.event_id, 'RESERVED', w.run_id, 0, kagzi.now()
+    from unnest(:wanted_run_ids::uuid[], :wanted_automations::text[], :wanted_consumers::text[],
+                :wanted_topics::text[], :wanted_ids::text[]) as w(run_id, automation, consumer, topic, event_id)
+    on conflict (namespace, automation, consumer, topic, event_id) do update
+    set status = 'RESERVED', run_id = excluded.run_id, run_ids = d.run_ids || excluded.run_id, updated_at = kagzi.now()
+    where d.status = 'PENDING'
+), waking as (
+    update kagzi.handlers h
+    set wake_at = decided.wake_at
+    from decided
+    where h.namespace = :namespace and h.automation = decided.automation and h.name = decided.consumer
+      and h.automation = any (:automations::text[]) and h.wake_at is distinct from decided.wake_at
 )
-update kagzi.handlers h
-set wake_at = case when decided.wakes then decided.wake_at end
-from decided
-where h.namespace = :namespace and h.automation = decided.automation and h.name = decided.consumer
-  and h.automation = any (:automations::text[])
-returning decided.run_id, h.wake_at;
-
--- name: reserve
--- Reserves deliveries that the caller has just seen pending; none is ever inserted, because the caller holds their
--- automations. Written as an insert it is one probe of the key for each, whatever the planner believes of the table.
-insert into kagzi.deliveries as d
-    (namespace, automation, consumer, topic, event_id, status, run_id, arrival, published_at)
-select :namespace, u.automation, u.consumer, u.topic, u.event_id, 'RESERVED', u.run_id, 0, kagzi.now()
-from unnest(:run_ids::uuid[], :automations::text[], :consumers::text[], :topics::text[], :event_ids::text[])
-    as u(run_id, automation, consumer, topic, event_id)
-on conflict (namespace, automation, consumer, topic, event_id) do update
-set status = 'RESERVED', run_id = excluded.run_id, run_ids = d.run_ids || excluded.run_id, updated_at = kagzi.now()
-where d.status = 'PENDING';
+select decided.run_id, decided.wake_at from decided;

@@ -138,7 +138,8 @@ class Ground:
 
     connection: Connection
     namespace: str
-    # The automations of the batch's runs, as the fence saw them.
+    # All handler runs of the batch, and the automations of those that are to be written, as the fence saw them.
+    run_ids: set[str] = field(default_factory=set)
     automations: dict[str, str] = field(default_factory=dict)
     _taken: set[str] | None = None
     _known: dict[str, Standing] = field(default_factory=dict)
@@ -147,22 +148,29 @@ class Ground:
         """How the runs of these operations stand now."""
         missing = {operation.run_id for operation in group} - self._known.keys()
         if missing:
+            # Locked before anything is read, it is not older than what the last holder did.
+            await self._lock()
+            if not self._known:
+                missing |= self.run_ids
             self._known |= await read(self.connection, self.namespace, list(missing))
         return self._known
 
     async def take(self, group: Sequence[Operation]) -> list[Operation]:
-        """Locks the automations of the batch, once; operations whose automation somebody else has are to wait."""
-        if self._taken is None:
-            self._taken = await take(self.connection, self.namespace, set(self.automations.values()))
-            # Read before the lock, it may be older than what the last holder did.
-            self._known.clear()
+        """Leaves those whose automation the batch has locked; the others are to wait for whoever has it."""
+        taken = await self._lock()
         left = []
         for operation in group:
-            if self.automations[operation.run_id] in self._taken:
+            if self.automations[operation.run_id] in taken:
                 left.append(operation)
             else:
                 operation.answer = BUSY
         return left
+
+    async def _lock(self) -> set[str]:
+        if self._taken is None:
+            names = set(self.automations.values())
+            self._taken = await take(self.connection, self.namespace, names) if names else set()
+        return self._taken
 
     def touched(self, group: Iterable[Operation]) -> None:
         """These runs are not what they were."""

@@ -11,7 +11,7 @@ from asyncpg import Record
 from asyncpg.connection import Connection
 
 from kagzi.protocol.v1.automation_pb2 import EventSelection, HandlerPhase, HandlerTask, PreparedWork
-from kagzi.store import ledger, rows
+from kagzi.store import ledger, peeks, rows
 from kagzi.store.choice import KIND, PHASE, TRIGGER
 from kagzi.store.queries import Queries
 
@@ -23,6 +23,7 @@ _task = _sql.bind(
         "automation",
         "handler",
         "kind",
+        "subscribes",
         "trigger",
         "definition_hash",
         "continues_run_id",
@@ -53,7 +54,13 @@ async def of(connection: Connection, namespace: str, run_ids: Sequence[str]) -> 
     """The tasks of these runs; ordinary ones have none."""
     found = await _task.fetch(connection, namespace=namespace, run_ids=run_ids)
     held = await ledger.of_runs(connection, namespace, run_ids)
-    return {str(row["run_id"]): _task_of(row, held.get(str(row["run_id"]))) for row in found}
+    made = {str(row["run_id"]): _task_of(row, held.get(str(row["run_id"]))) for row in found}
+    looking = [row for row in found if row["kind"] == "CONSUMER" and row["reserved"] is None]
+    given = [(row["automation"], row["handler"], row["subscribes"]) for row in looking]
+    pending = await peeks.glance(connection, namespace, given)
+    for row in looking:
+        made[str(row["run_id"])].pending.extend(pending.get((row["automation"], row["handler"]), ()))
+    return made
 
 
 def _task_of(row: Record, mutation: Record | None) -> HandlerTask:

@@ -2013,6 +2013,7 @@ class HandlerTask(_message.Message):
     CONTINUES_RUN_ID_FIELD_NUMBER: _builtins.int
     PREPARED_FIELD_NUMBER: _builtins.int
     MUTATION_FIELD_NUMBER: _builtins.int
+    PENDING_FIELD_NUMBER: _builtins.int
     automation: _builtins.str
     """The automation."""
     handler: _builtins.str
@@ -2039,6 +2040,12 @@ class HandlerTask(_message.Message):
     def mutation(self) -> Global___Mutation:
         """The ledger's row; absent when nothing was begun."""
 
+    @_builtins.property
+    def pending(self) -> _containers.RepeatedCompositeFieldContainer[Global___PeekedTopic]:
+        """Consumers before PHASE_PREPARED: the oldest pending events of topics they subscribe to, as of this delivery. A
+        topic that is not here was not looked at.
+        """
+
     def __init__(
         self,
         *,
@@ -2052,14 +2059,47 @@ class HandlerTask(_message.Message):
         continues_run_id: _builtins.str = ...,
         prepared: Global___PreparedWork | None = ...,
         mutation: Global___Mutation | None = ...,
+        pending: _abc.Iterable[Global___PeekedTopic] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["mutation", b"mutation", "prepared", b"prepared", "state", b"state"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["automation", b"automation", "continues_run_id", b"continues_run_id", "definition_hash", b"definition_hash", "handler", b"handler", "kind", b"kind", "mutation", b"mutation", "phase", b"phase", "prepared", b"prepared", "state", b"state", "trigger", b"trigger"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["automation", b"automation", "continues_run_id", b"continues_run_id", "definition_hash", b"definition_hash", "handler", b"handler", "kind", b"kind", "mutation", b"mutation", "pending", b"pending", "phase", b"phase", "prepared", b"prepared", "state", b"state", "trigger", b"trigger"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___HandlerTask: _TypeAlias = HandlerTask  # noqa: Y015
+
+@_typing.final
+class PeekedTopic(_message.Message):
+    """What a worker gets to see of a topic without asking."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    EVENTS_FIELD_NUMBER: _builtins.int
+    NEXT_CURSOR_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    """The topic."""
+    next_cursor: _builtins.str
+    """Where PeekEvents goes on; empty when nothing more was pending."""
+    @_builtins.property
+    def events(self) -> _containers.RepeatedCompositeFieldContainer[Global___HandlerEvent]:
+        """Oldest first; a few."""
+
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        events: _abc.Iterable[Global___HandlerEvent] | None = ...,
+        next_cursor: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events", "next_cursor", b"next_cursor", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PeekedTopic: _TypeAlias = PeekedTopic  # noqa: Y015
 
 @_typing.final
 class HandlerEvent(_message.Message):
