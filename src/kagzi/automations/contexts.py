@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec
 from kagzi.automations import parameters
 from kagzi.automations.events import LONGEST_TITLE, Event, Publications, checked_text, topics_of
 from kagzi.automations.mutation import Mutation
+from kagzi.automations.topics import Topics
 from kagzi.protocol.v1.common_pb2 import Payload
 from kagzi.sdk.errors import ConfigError
 from kagzi.sdk.inputs import Input
@@ -151,26 +152,30 @@ class PrepareContext(HandlerContext):
 
     phase = "prepare"
 
+    def __init__(self, run: HandlerRun, topics: Topics) -> None:
+        super().__init__(run)
+        self._topics = topics
+
     async def peek(self, topic: str, limit: int = 100) -> list[Event]:
         """The oldest pending events of a topic, at most 1,000. Changes nothing."""
-        run = self._alive()
+        self._alive()
         self._topic(topic)
         if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MOST_PEEKED:
             raise ConfigError(f"Handler {self.handler!r}: `limit` of peek must be 1 to {MOST_PEEKED}, not {limit!r}.")
-        return await run.peek(topic, limit)
+        return await self._topics.peek(topic, limit)
 
     async def get(self, topic: str, ids: Sequence[str]) -> list[Event]:
         """Events of a topic by id, whatever their status, in the order of the ids. Those that do not exist are left
         out.
         """
-        run = self._alive()
+        self._alive()
         self._topic(topic)
         asked = [ids] if isinstance(ids, str) else list(dict.fromkeys(ids))
         if len(asked) > MOST_PEEKED:
             raise ConfigError(f"Handler {self.handler!r}: get takes at most {MOST_PEEKED} ids, not {len(asked)}.")
         for one in asked:
             checked_text(one, "the id of an event", self.handler)
-        return await run.get(topic, asked) if asked else []
+        return await self._topics.get(topic, asked) if asked else []
 
     def _topic(self, topic: str) -> None:
         topics_of(topic, self._run.handler.subscribes, "reads", self.handler)

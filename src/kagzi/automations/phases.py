@@ -15,6 +15,7 @@ from kagzi.automations.handlers import Consumer, Producer
 from kagzi.automations.outcome import Outcome
 from kagzi.automations.prepared import Prepared
 from kagzi.automations.records import Record
+from kagzi.automations.topics import Topics
 from kagzi.protocol.v1 import automation_pb2 as pb
 from kagzi.sdk.errors import ConfigError, Transient
 
@@ -70,12 +71,16 @@ async def _consume(run: HandlerRun, consumer: Consumer) -> Ending:
 
 async def _prepare(run: HandlerRun, consumer: Consumer) -> Prepared:
     """Asks the consumer what it wants until all of that could be reserved."""
-    for _ in range(_MOST_TRIES):
+    for tries in range(_MOST_TRIES):
         record = run.records.attempt("prepare")
-        context = PrepareContext(run)
+        topics = Topics(run, () if tries else run.task.pending)
+        context = PrepareContext(run, topics)
         arguments = (context, _state(run))
+        prepare = consumer.bound("prepare")
         try:
-            given, elapsed_us = await run.body(record, consumer.bound("prepare"), arguments, timeout=consumer.timeout)
+            given, elapsed_us = await run.body(
+                record, prepare, arguments, timeout=consumer.timeout, waits=topics.forget
+            )
         finally:
             context.close()
         work = prepared.checked(given, consumer.name, consumer.subscribes)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from kagzi.automations.checks import Finding
 from kagzi.automations.contexts import PrepareContext
 from kagzi.automations.events import Event
 from kagzi.automations.handlers import Consumer
+from kagzi.automations.topics import Topics
 from kagzi.sdk import payload
 from kagzi.sdk.errors import Transient
 
@@ -40,10 +42,14 @@ class _Stage:
     def now(self) -> datetime:
         return datetime.now(UTC)
 
+
+class _Empty(Topics):
+    """Topics without events."""
+
     async def peek(self, topic: str, limit: int) -> list[Event]:  # noqa: ARG002 - every topic is empty
         return []
 
-    async def get(self, topic: str, ids: list[str]) -> list[Event]:  # noqa: ARG002 - every topic is empty
+    async def get(self, topic: str, ids: Sequence[str]) -> list[Event]:  # noqa: ARG002 - every topic is empty
         return []
 
 
@@ -54,7 +60,8 @@ async def rehearse(automation: Automation) -> list[Finding]:
 
 
 async def _rehearse(consumer: Consumer) -> Finding | None:
-    context = PrepareContext(_Stage(consumer))  # type: ignore[arg-type]  # it has all that `prepare` may use
+    stage: Any = _Stage(consumer)
+    context = PrepareContext(stage, _Empty(stage))
     try:
         limit = _LONGEST_SECS if consumer.timeout is None else consumer.timeout.total_seconds()
         async with asyncio.timeout(limit):

@@ -18,7 +18,6 @@ import uuid_utils
 from google.protobuf.message import Message
 
 from kagzi.automations import phases
-from kagzi.automations.events import Event, event_of
 from kagzi.automations.faults import fault_of
 from kagzi.automations.handlers import Handler
 from kagzi.automations.records import Record, Records
@@ -226,10 +225,11 @@ class HandlerRun:
         timeout: timedelta | None = None,
         key: str = "",
         intended: bool = False,
+        waits: Callable[[], None] | None = None,
     ) -> tuple[Any, int]:
         """Runs the users' code for a step; answers its result and how long it took in microseconds. It begins only
         while the lease is young enough, and stops when the run does. What is `intended`, by an operation that made it
-        durable, is on record already and is not cut off by a cancel.
+        durable, is on record already and is not cut off by a cancel. `waits` is called when it first waits.
         """
         loop = asyncio.get_running_loop()
         while not self.host.may_begin(self):  # noqa: ASYNC110
@@ -248,6 +248,9 @@ class HandlerRun:
             executor=self.host.executor,
             ended=lambda *result: None if ended.done() else ended.set_result(result),
         )
+        if waits is not None:
+            # Behind the first step of the body's task, which is scheduled already.
+            loop.call_soon(waits)
         self.body_of = record.step_id
         try:
             result, error, elapsed_us = await ended
@@ -274,34 +277,6 @@ class HandlerRun:
             attempt_id=record.attempt_id,
             idempotency_key=key or f"{self.run_id}/{record.step_id}",
         )
-
-    async def peek(self, topic: str, limit: int) -> list[Event]:
-        """The oldest pending events of a topic; what does not fit into one frame comes in several."""
-        found: list[Event] = []
-        cursor = ""
-        while len(found) < limit:
-            request = automation.PeekEvents(topic=topic, limit=limit - len(found), cursor=cursor)
-            page = (await self.ask("peek_events", request)).peeked_events
-            found += map(self._event, page.events)
-            cursor = page.next_cursor
-            if not cursor:
-                break
-        return found
-
-    async def get(self, topic: str, ids: Sequence[str]) -> list[Event]:
-        """Events by id, in that order."""
-        found: dict[str, Event] = {}
-        remaining = list(ids)
-        while remaining:
-            request = automation.GetEvents(topic=topic, event_ids=remaining)
-            page = (await self.ask("get_events", request)).got_events
-            found |= {event.event_id: self._event(event) for event in page.events}
-            remaining = list(page.remaining)
-        return [found[one] for one in ids if one in found]
-
-    def _event(self, given: automation.HandlerEvent) -> Event:
-        stored = given.payload if given.HasField("payload") else None
-        return event_of(given, self.decode(stored, Any, "event"))
 
     def encode(self, value: Any, annotation: Any, role: Role) -> Payload:
         """A value as it is stored."""
