@@ -10,14 +10,14 @@ CODE := $(wildcard src tests tools benchmarks examples)
 PYTHON_CODE := $(foreach room,$(CODE),$(if $(shell find $(room) -name '*.py' | head -n 1),$(room)))
 
 # Tests that need more than Python have targets of their own.
-APART := tests/browser tests/pooler
+APART := tests/browser tests/pooler tests/image
 PYTEST := $(BIN)/python -m pytest
 # Each process has a database server of its own; the tests of a file share what they start, so they stay together.
 PROCESSES ?= 2
 TEST_ALL := $(PYTEST) --numprocesses $(PROCESSES) --dist loadfile $(addprefix --ignore=,$(APART))
 STAGE := tools/stage
 
-.PHONY: help demo dev test test-browser test-pooler check fmt proto bench
+.PHONY: help demo dev test test-browser test-pooler test-image check fmt proto bench
 
 help:
 	@echo "make demo          a workflow that survives the kill of its worker, in the terminal"
@@ -29,6 +29,7 @@ help:
 	@echo "make bench         the benchmarks"
 	@echo "make test-browser  the dashboard's tests in Chromium"
 	@echo "make test-pooler   the tests behind PgBouncer"
+	@echo "make test-image    the steps of the Dockerfile, played in a clean folder; they download"
 
 $(READY): pyproject.toml constraints.txt tools/venv
 	@$(STAGE) "set up $(VENV)" tools/venv $(VENV)
@@ -50,6 +51,9 @@ test-browser: $(READY)
 test-pooler: $(READY)
 	@if [ -d tests/pooler ]; then $(STAGE) "pooler tests" $(PYTEST) tests/pooler; \
 	else echo "no pooler tests yet"; fi
+
+test-image: $(READY)
+	@$(STAGE) "image tests" $(PYTEST) tests/image
 
 check: $(READY)
 	@$(STAGE) format $(BIN)/ruff format --check
