@@ -36,6 +36,8 @@ class Proxy:
         # Cut the connection instead of forwarding this many-th statement inside a transaction; None: never.
         self.cut_before: int | None = None
         self.cuts = 0
+        # Notices are lost, as behind a pooler that shares connections between transactions.
+        self.deaf = False
         # Connections that were refused because the database is away.
         self.refused = 0
 
@@ -199,6 +201,8 @@ class _Link:
             if self._hold:
                 await self._proxy.released.wait()
                 self._hold = False
+            if kind == b"A" and self._proxy.deaf:
+                continue
             if not self._swallow:
                 self._client_out.write(kind + struct.pack("!I", len(body) + 4) + body)
                 await self._client_out.drain()

@@ -129,7 +129,7 @@ async def test_a_mistake_is_one_line_that_says_what_to_do(
 
 
 async def test_nobody_there_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "_PATIENCE", "100ms")
+    monkeypatch.setattr(remote, "PATIENCE", "100ms")
     variables = {"KAGZI_URL": "127.0.0.1:1", "NO_COLOR": "1"}
     result = await asyncio.to_thread(lambda: CliRunner().invoke(app, ["schedules", "list"], env=variables))
     assert (result.exit_code, len(result.stderr.strip().splitlines())) == (3, 1)

@@ -11,9 +11,11 @@ from typing import Annotated
 
 import typer
 
-from kagzi.cli import automations, keys, namespaces, runs, schedules, workers
+from kagzi.cli import automations, keys, namespaces, runs, schedules, suggestions, workers
+from kagzi.cli.completion import completion
 from kagzi.cli.demo import demo
 from kagzi.cli.dev import dev
+from kagzi.cli.doctor import doctor
 from kagzi.cli.load import queues, stats, types
 from kagzi.cli.migrate import migrate
 from kagzi.cli.server import server
@@ -24,23 +26,28 @@ app = typer.Typer(
     help="Durable workflows for Python on PostgreSQL.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    # `kagzi completion` prints the script; nothing is written into anybody's profile.
+    add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(demo)
-app.command()(dev)
-app.command()(server)
-app.command()(migrate)
-app.command()(worker)
-app.command()(start)
-app.add_typer(runs.app, name="runs")
-app.add_typer(automations.app, name="automations")
-app.add_typer(schedules.app, name="schedules")
-app.add_typer(workers.app, name="workers")
-app.command()(queues)
-app.command()(types)
-app.command()(stats)
-app.add_typer(namespaces.app, name="namespaces")
-app.add_typer(keys.app, name="keys")
+_TRY, _SERVE, _WORK, _WATCH, _KEEP = "Try it", "Serve", "Work", "Watch over it", "Keep order"
+app.command(rich_help_panel=_TRY)(demo)
+app.command(rich_help_panel=_TRY)(dev)
+app.command(rich_help_panel=_SERVE)(server)
+app.command(rich_help_panel=_SERVE)(migrate)
+app.command(rich_help_panel=_SERVE)(worker)
+app.command(rich_help_panel=_WORK)(start)
+app.add_typer(runs.app, name="runs", rich_help_panel=_WORK)
+app.add_typer(automations.app, name="automations", rich_help_panel=_WORK)
+app.add_typer(schedules.app, name="schedules", rich_help_panel=_WORK)
+app.add_typer(workers.app, name="workers", rich_help_panel=_WATCH)
+app.command(rich_help_panel=_WATCH)(doctor)
+app.command(rich_help_panel=_WATCH)(queues)
+app.command(rich_help_panel=_WATCH)(types)
+app.command(rich_help_panel=_WATCH)(stats)
+app.add_typer(namespaces.app, name="namespaces", rich_help_panel=_KEEP)
+app.add_typer(keys.app, name="keys", rich_help_panel=_KEEP)
+app.command(rich_help_panel=_KEEP)(completion)
 
 
 def _version(asked: bool) -> None:
@@ -62,4 +69,8 @@ def main() -> None:
     """The entry point."""
     # The core of gRPC writes to stderr past every log; what it would say of an error, the error says.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    if suggestions.asked():
+        from typer.completion import completion_init  # type: ignore[attr-defined]  # its public front
+
+        completion_init()
     app(prog_name="kagzi")

@@ -24,7 +24,7 @@ _PAGE = 100
 class Asking:
     """One command's way to the servers."""
 
-    def __init__(self, url: str | None, namespace: str | None) -> None:
+    def __init__(self, url: str | None, namespace: str | None, *, patience: float = _PATIENCE) -> None:
         from kagzi.sdk import calls
         from kagzi.sdk.blocking import Thread
         from kagzi.sdk.certificates import resolve_tls
@@ -34,6 +34,7 @@ class Asking:
         self.namespace = calls.resolve_namespace(namespace, key)
         self._servers = Servers(calls.resolve_target(url), api_key=key, tls=resolve_tls())
         self._thread = Thread()
+        self._patience = patience
 
     @property
     def target(self) -> str:
@@ -64,7 +65,7 @@ class Asking:
         def chosen(server: Server) -> Any:
             return getattr(stub(server.channel), name)
 
-        return self._thread.run(self._servers.ask(chosen, request, patience=_PATIENCE))
+        return self._thread.run(self._servers.ask(chosen, request, patience=self._patience))
 
     def each(self, rpc: str, field: str, limit: int | None = None, /, **given: Any) -> list[dict[str, Any]]:
         """What a list holds, page by page, up to `limit`."""

@@ -11,6 +11,7 @@ import typer
 
 from kagzi.cli import declarations
 from kagzi.cli.remote import Json, Namespace, Url, document, end, reached
+from kagzi.cli.suggestions import AUTOMATIONS, words
 
 if TYPE_CHECKING:
     from kagzi.sdk.automation_info import AutomationInfo
@@ -18,11 +19,14 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Look after automations.", no_args_is_help=True)
 app.command()(declarations.check)
 
-Name = Annotated[str, typer.Argument(help="The automation's name.")]
+Name = Annotated[str, typer.Argument(help="The automation's name.", autocompletion=AUTOMATIONS)]
 Limit = Annotated[int, typer.Option(help="At most so many.", min=1)]
 Source = Annotated[str, typer.Argument(help="Where the input is from, as gmail.")]
 Type = Annotated[str, typer.Argument(help="What it is there, as email.")]
 Id = Annotated[str, typer.Argument(help="Its id there.")]
+
+
+_STATUS = words("ACTIVE", "PAUSED", "BLOCKED")
 
 
 class Answer(StrEnum):
@@ -36,7 +40,9 @@ class Answer(StrEnum):
 
 @app.command("list")
 def list_(
-    status: Annotated[str | None, typer.Option(help="ACTIVE, PAUSED or BLOCKED; else any.")] = None,
+    status: Annotated[
+        str | None, typer.Option(help="ACTIVE, PAUSED or BLOCKED; else any.", autocompletion=_STATUS)
+    ] = None,
     limit: Limit = 1_000,
     url: Url = None,
     namespace: Namespace = None,

@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -32,18 +32,25 @@ _KILL_IN = "pack"
 _PATIENCE = 60.0
 
 
-def demo() -> None:
+def demo(
+    json: Annotated[
+        bool, typer.Option("--json", help="Answer as JSON at the end; what is shown goes to stderr.")
+    ] = False,
+) -> None:
     """Show an order workflow survive the death of its worker."""
+    import json as jsonlib
+
     with explained():
         from rich.console import Console
 
         from kagzi.cli.process import run
 
-        console = Console()
-        run(_play(console))
+        counted = run(_play(Console(stderr=json)))
+    if json:
+        typer.echo(jsonlib.dumps(counted))
 
 
-async def _play(console: Console) -> None:
+async def _play(console: Console) -> dict[str, Any]:
     from kagzi.embedded import Embedded
     from kagzi.sdk.client import Client
     from kagzi.server import logs
@@ -63,12 +70,13 @@ async def _play(console: Console) -> None:
             await server.start()
             try:
                 async with Client(server.address) as client:
-                    await _Demo(console, client, server.address, Path(folder) / "notes").play()
+                    counted = await _Demo(console, client, server.address, Path(folder) / "notes").play()
             finally:
                 await server.stop(1.0)
     console.print(f"\nIt took {time.monotonic() - began:.0f} s. What to try next:")
     console.print("  [bold]make dev[/bold]     a server to write your own workflows against")
     console.print("  [bold]README.md[/bold]    a first workflow in forty lines")
+    return counted
 
 
 class _Demo:
@@ -82,7 +90,8 @@ class _Demo:
         self._notes.touch()
         self._killed = ""
 
-    async def play(self) -> None:
+    async def play(self) -> dict[str, Any]:
+        """What the order returned, and which steps ran once and which again."""
         from rich.live import Live
 
         from kagzi.cli.order import Order, fulfil
@@ -107,7 +116,7 @@ class _Demo:
             finally:
                 second.send_signal(signal.SIGTERM)
                 await asyncio.to_thread(second.wait)
-        self._count(output, first.pid, second.pid)
+        return self._count(output, first.pid, second.pid)
 
     def _worker(self) -> subprocess.Popen[bytes]:
         # Not through the event loop: uvloop forks, and gRPC reports every fork of a process that uses it.
@@ -155,7 +164,7 @@ class _Demo:
     def _ran(self, name: str) -> int:
         return sum(self._by_step().get(name, Counter()).values())
 
-    def _count(self, output: str, first: int, second: int) -> None:
+    def _count(self, output: str, first: int, second: int) -> dict[str, Any]:
         ran = self._by_step()
         once = [name for name, counts in ran.items() if sum(counts.values()) == 1]
         again = [name for name, counts in ran.items() if sum(counts.values()) > 1]
@@ -167,3 +176,4 @@ class _Demo:
         if again != [_KILL_IN] or len(once) != 5:
             self._console.print("[red]That is not what should have happened.[/red]")
             raise typer.Exit(1)
+        return {"output": output, "ran_once": once, "ran_again": again}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from kagzi.cli.problems import explained
-from kagzi.cli.server import Config, DataDir, Host, HttpPort, Insecure, LogFormat, LogLevel, Port
+from kagzi.cli.server import Config, DataDir, Host, HttpPort, Insecure, LogFormat, LogLevel, Port, Told, tell
 
 if TYPE_CHECKING:
     from kagzi.dashboard.site import Site
@@ -27,6 +27,7 @@ def dev(
     insecure: Insecure = None,
     log_level: LogLevel = None,
     log_format: LogFormat = None,
+    json: Told = False,
 ) -> None:
     """Serve for development, with an embedded PostgreSQL in ./.kagzi (KAGZI_DATA_DIR) unless KAGZI_DB_URL is set."""
     with explained():
@@ -46,16 +47,16 @@ def dev(
         defaults = {"server_reflection": True, "log_format": "console", "log_level": "warning"}
         settings = load(flags, config=None if config is None else str(config), defaults=defaults)
         logs.configure(settings.log_format, settings.log_level)
-        run(until_signalled(lambda: _serve(settings)))
+        run(until_signalled(lambda: _serve(settings, json=json)))
 
 
-async def _serve(settings: Settings) -> None:
+async def _serve(settings: Settings, *, json: bool) -> None:
     from kagzi.cli.process import database, serve
     from kagzi.store import migrate
 
     async with database(settings) as url:
         await migrate.apply(url)
-        await serve(settings, url, _ready)
+        await serve(settings, url, tell if json else _ready)
 
 
 def _ready(server: Server, site: Site) -> None:

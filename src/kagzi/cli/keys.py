@@ -15,6 +15,7 @@ from kagzi.cli.asking import asking
 from kagzi.cli.problems import USAGE, explained
 from kagzi.cli.remote import Json, Namespace, Url, end
 from kagzi.cli.server import Config
+from kagzi.cli.suggestions import words
 
 if TYPE_CHECKING:
     from kagzi.protocol.v1 import namespace_pb2 as pb
@@ -25,7 +26,13 @@ app = typer.Typer(help="Look after API keys.", no_args_is_help=True)
 Direct = Annotated[
     bool, typer.Option("--database", help="Work on the database that KAGZI_DB_URL names, as for the first key.")
 ]
-Role = Annotated[str, typer.Option(help="reader, client, worker or admin; each may do what those before it may.")]
+Role = Annotated[
+    str,
+    typer.Option(
+        help="reader, client, worker or admin; each may do what those before it may.",
+        autocompletion=words("reader", "client", "worker", "admin"),
+    ),
+]
 
 
 @app.command()

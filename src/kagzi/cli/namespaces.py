@@ -10,6 +10,7 @@ import typer
 
 from kagzi.cli.asking import asking
 from kagzi.cli.remote import Json, Limit, Url, answered, end
+from kagzi.cli.suggestions import NAMESPACES
 
 app = typer.Typer(help="Look after namespaces.", no_args_is_help=True)
 
@@ -17,7 +18,7 @@ _FOREVER = "forever"
 _DEFAULT = "default"
 _KEPT = {"completed": "COMPLETED runs", "failed": "FAILED runs", "cancelled": "CANCELLED runs", "events": "events"}
 
-Name = Annotated[str, typer.Argument(help="The namespace.")]
+Name = Annotated[str, typer.Argument(help="The namespace.", autocompletion=NAMESPACES)]
 Description = Annotated[str | None, typer.Option(help="What it is for, for people.")]
 Keep = Annotated[
     list[str] | None,

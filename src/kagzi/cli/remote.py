@@ -13,17 +13,20 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from kagzi.cli.problems import FAILED, UNANSWERED, USAGE
+from kagzi.cli.suggestions import NAMESPACES
 
 if TYPE_CHECKING:
     from kagzi.sdk.sync import SyncClient
 
 Url = Annotated[str | None, typer.Option(help="The servers (KAGZI_URL), as a:50051,b:50051; else the local one.")]
-Namespace = Annotated[str | None, typer.Option(help='The namespace (KAGZI_NAMESPACE); else "default".')]
+Namespace = Annotated[
+    str | None, typer.Option(help='The namespace (KAGZI_NAMESPACE); else "default".', autocompletion=NAMESPACES)
+]
 Json = Annotated[bool, typer.Option("--json", help="Answer as JSON.")]
 Limit = Annotated[int, typer.Option(help="At most so many.", min=1)]
 
 # A person waits: long enough for a server that restarts, not for one that is not there.
-_PATIENCE = "5s"
+PATIENCE = "5s"
 
 
 @contextmanager
@@ -31,7 +34,7 @@ def reached(url: str | None, namespace: str | None) -> Iterator[SyncClient]:
     """A client for one command; ends the command with a line when something known goes wrong."""
     from kagzi.sdk.sync import SyncClient
 
-    with answered(), SyncClient(url, namespace=namespace, patience=_PATIENCE) as client:
+    with answered(), SyncClient(url, namespace=namespace, patience=PATIENCE) as client:
         yield client
 
 
@@ -52,7 +55,7 @@ def answered() -> Iterator[None]:
 
 def end(message: str, code: int = USAGE) -> NoReturn:
     """Ends the command with a line on stderr."""
-    typer.secho(f"error: {message}", fg="red", err=True)
+    typer.secho(f"error: {' '.join(message.split())}", fg="red", err=True)
     raise typer.Exit(code)
 
 

@@ -51,7 +51,7 @@ def show_list(runs: Sequence[RunInfo]) -> None:
 def show(run: RunInfo, steps: Sequence[StepInfo]) -> None:
     """One run with its steps."""
     to = screen.console()
-    to.print(picture(run, steps, to.width if to.is_terminal else _BESIDE + _LONGEST_BAR))
+    screen.show(picture(run, steps, to.width if to.is_terminal else _BESIDE + _LONGEST_BAR))
 
 
 def picture(run: RunInfo, steps: Sequence[StepInfo], width: int) -> RenderableType:

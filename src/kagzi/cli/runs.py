@@ -11,15 +11,17 @@ import typer
 
 from kagzi.cli.problems import FAILED
 from kagzi.cli.remote import Json, Namespace, Url, document, end, moment, pairs, reached
+from kagzi.cli.suggestions import QUEUES, RUN_STATUS, RUNS, TYPES, words
 
 if TYPE_CHECKING:
     from kagzi.sdk.sync import SyncClient
 
 app = typer.Typer(help="Look at runs and act on them.", no_args_is_help=True)
 
-Run = Annotated[str, typer.Argument(help="The run's id, or the id its caller chose.")]
+Run = Annotated[str, typer.Argument(help="The run's id, or the id its caller chose.", autocompletion=RUNS)]
 Reason = Annotated[str, typer.Option(help="Why; it is kept with the run.")]
 _PAUSE = 0.25
+_ANSWERS = ("applied", "not_applied", "fail")
 
 
 def _handle(client: SyncClient, run: str) -> Any:
@@ -31,9 +33,11 @@ def _handle(client: SyncClient, run: str) -> Any:
 
 @app.command("list")
 def list_(
-    status: Annotated[str | None, typer.Option(help="Only in this status, as FAILED.")] = None,
-    type: Annotated[str | None, typer.Option(help="Only of this workflow.")] = None,
-    queue: Annotated[str | None, typer.Option(help="Only of this queue.")] = None,
+    status: Annotated[
+        str | None, typer.Option(help="Only in this status, as FAILED.", autocompletion=RUN_STATUS)
+    ] = None,
+    type: Annotated[str | None, typer.Option(help="Only of this workflow.", autocompletion=TYPES)] = None,
+    queue: Annotated[str | None, typer.Option(help="Only of this queue.", autocompletion=QUEUES)] = None,
     label: Annotated[list[str] | None, typer.Option(help="Only with this label, as customer=7; repeat it.")] = None,
     since: Annotated[str | None, typer.Option(help="Only created since, as 2026-06-01T12:00Z.")] = None,
     limit: Annotated[int, typer.Option(help="At most so many.", min=1)] = 50,
@@ -190,7 +194,7 @@ def signal(
 def resolve(
     run: Run,
     step: Annotated[str, typer.Argument(help="The step whose outcome is UNKNOWN.")],
-    answer: Annotated[str, typer.Argument(help="applied, not_applied or fail.")],
+    answer: Annotated[str, typer.Argument(help="applied, not_applied or fail.", autocompletion=words(*_ANSWERS))],
     result: Annotated[str | None, typer.Option(help="With applied: what it returned, as JSON.")] = None,
     reason: Reason = "",
     url: Url = None,
@@ -198,7 +202,7 @@ def resolve(
     json: Json = False,
 ) -> None:
     """Say what became of an effect that nobody can know."""
-    if answer not in ("applied", "not_applied", "fail"):
+    if answer not in _ANSWERS:
         end(f"{answer!r} is no answer: write applied, not_applied or fail")
     given = document("--result", result)
     _act(url, namespace, run, lambda handle: handle.resolve(step, answer, given, reason=reason), json=json)

@@ -7,8 +7,9 @@ from typing import Annotated, Any
 import typer
 
 from kagzi.cli.remote import moment, pairs
+from kagzi.cli.suggestions import SCHEDULES, words
 
-Id = Annotated[str, typer.Argument(help="The schedule's id.")]
+Id = Annotated[str, typer.Argument(help="The schedule's id.", autocompletion=SCHEDULES)]
 Cron = Annotated[str | None, typer.Option(help='When, as "0 2 * * *"; 6 fields with seconds; or "@daily".')]
 Every = Annotated[str | None, typer.Option(help="Every so often, as 15m.")]
 Text = Annotated[str | None, typer.Option(help='When, in words: "every friday at 5pm".')]
@@ -19,7 +20,10 @@ Jitter = Annotated[str | None, typer.Option(help="Each run starts up to this muc
 MaxRuns = Annotated[int | None, typer.Option(help="Runs in all; 0: any number.")]
 Overlap = Annotated[
     str | None,
-    typer.Option(help="While the run before has not ended: allow, skip, queue_one, cancel_previous."),
+    typer.Option(
+        help="While the run before has not ended: allow, skip, queue_one, cancel_previous.",
+        autocompletion=words("allow", "skip", "queue_one", "cancel_previous"),
+    ),
 ]
 MaxCatchup = Annotated[int | None, typer.Option(help="How many missed slots are made up for; else 100.")]
 Input = Annotated[str | None, typer.Option("--input", help="The input of its runs, as JSON.")]

@@ -103,10 +103,14 @@ def status(name: str) -> Text:
 def show(*parts: RenderableType) -> None:
     """Prints, with an empty line between."""
     to = console()
-    for number, part in enumerate(parts):
-        if number:
-            to.print()
-        to.print(part)
+    with to.capture() as drawn:
+        for number, part in enumerate(parts):
+            if number:
+                to.print()
+            to.print(part)
+    # A table fills its lines with spaces; in a file they are in the way.
+    text = drawn.get()
+    typer.echo(text if to.is_terminal else "\n".join(map(str.rstrip, text.split("\n"))), nl=False)
 
 
 def print_json(document: Any) -> None:

@@ -4,6 +4,9 @@ the right to is enough.
 
 from __future__ import annotations
 
+import json as jsonlib
+import os
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -30,6 +33,7 @@ RequireKeys = Annotated[
         "--require-keys/--no-require-keys", help="Serve nobody without an API key; else beyond loopback only."
     ),
 ]
+Told = Annotated[bool, typer.Option("--json", help="Say as one line of JSON where it listens, once it does.")]
 LogLevel = Annotated[str | None, typer.Option(help="debug, info, warning or error.")]
 LogFormat = Annotated[str | None, typer.Option(help="json or console.")]
 
@@ -48,6 +52,7 @@ def server(
     reflection: Annotated[bool | None, typer.Option("--reflection", help="Let tools ask for the contract.")] = None,
     log_level: LogLevel = None,
     log_format: LogFormat = None,
+    json: Told = False,
 ) -> None:
     """Serve until SIGTERM or Ctrl-C. The database is the one KAGZI_DB_URL names, with its schema up to date."""
     with explained():
@@ -71,10 +76,10 @@ def server(
         }
         settings = load(flags, config=None if config is None else str(config))
         logs.configure(settings.log_format, settings.log_level)
-        run(until_signalled(lambda: _serve(settings)))
+        run(until_signalled(lambda: _serve(settings, json=json)))
 
 
-async def _serve(settings: Settings) -> None:
+async def _serve(settings: Settings, *, json: bool) -> None:
     from kagzi.cli.process import database, serve
     from kagzi.server.listener import StartError
     from kagzi.store import migrate
@@ -83,9 +88,17 @@ async def _serve(settings: Settings) -> None:
         missing = await migrate.pending(url)
         if missing:
             raise StartError(f"the database lacks the migrations {', '.join(missing)}: run `kagzi migrate`")
-        await serve(settings, url, _ready)
+        await serve(settings, url, partial(_ready, json=json))
 
 
-def _ready(server: Server, site: Site) -> None:
+def _ready(server: Server, site: Site, *, json: bool) -> None:
+    if json:
+        tell(server, site)
+        return
     typer.echo(f"Kagzi listens on {server.address}")
     typer.echo(f"  dashboard: {site.address}")
+
+
+def tell(server: Server, site: Site) -> None:
+    """Says in one line of JSON where a server is, for scripts that start one."""
+    typer.echo(jsonlib.dumps({"address": server.address, "dashboard": site.address, "pid": os.getpid()}))

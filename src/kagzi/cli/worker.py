@@ -32,6 +32,7 @@ def worker(
     namespace: Annotated[str | None, typer.Option(help='The namespace (KAGZI_NAMESPACE); else "default".')] = None,
     drain_timeout: Annotated[str | None, typer.Option(help="How long runs may go on after SIGTERM; else 30s.")] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Start anew whenever a file of the module changes.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Say as one line of JSON what it runs.")] = False,
 ) -> None:
     """Run the workflows and automations of MODULE."""
     from kagzi.sdk.errors import ConfigError, ServerError
@@ -46,22 +47,23 @@ def worker(
     }
     try:
         if watch:
-            _watch(module, options)
+            _watch(module, options, json=json)
         else:
-            _work(module, queue, concurrency, residents, url, namespace, drain_timeout)
+            _work(module, queue, concurrency, residents, url, namespace, drain_timeout, json=json)
     except ConfigError as error:
         _end(str(error), USAGE)
     except ServerError as error:
         _end(str(error), FAILED)
 
 
-def _watch(module: str, options: dict[str, Any]) -> None:
+def _watch(module: str, options: dict[str, Any], *, json: bool) -> None:
     import sys
 
     from kagzi.cli.reloader import supervise
     from kagzi.sdk.collect import source_of
 
-    given = [part for name, value in options.items() if value is not None for part in (name, str(value))]
+    given = ["--json"] if json else []
+    given += [part for name, value in options.items() if value is not None for part in (name, str(value))]
     command = [sys.executable, "-c", "from kagzi.cli import main; main()", "worker", module, *given]
     raise typer.Exit(supervise(command, source_of(module)))
 
@@ -74,8 +76,12 @@ def _work(
     url: str | None,
     namespace: str | None,
     drain_timeout: str | None,
+    *,
+    json: bool,
 ) -> None:
+    import json as jsonlib
     import logging
+    import os
 
     from kagzi.automations.automation import Automation
     from kagzi.cli.process import run
@@ -98,8 +104,11 @@ def _work(
         namespace=namespace,
         drain_timeout=drain_timeout,
     )
-    names = ", ".join(sorted(each.name for each in served))
-    typer.echo(f"Runs {names} of queue {resolve_queue(queue)}. Ctrl-C stops it.")
+    names = sorted(each.name for each in served)
+    if json:
+        typer.echo(jsonlib.dumps({"runs": names, "queue": resolve_queue(queue), "pid": os.getpid()}))
+    else:
+        typer.echo(f"Runs {', '.join(names)} of queue {resolve_queue(queue)}. Ctrl-C stops it.")
     run(made.run())
 
 

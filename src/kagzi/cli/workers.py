@@ -9,6 +9,7 @@ import typer
 from kagzi.cli.asking import Asking, asking
 from kagzi.cli.problems import FAILED
 from kagzi.cli.remote import Json, Limit, Namespace, Url, end
+from kagzi.cli.suggestions import QUEUES, TYPES, WORKERS, words
 
 app = typer.Typer(help="Look after workers.", no_args_is_help=True)
 
@@ -17,15 +18,20 @@ _PAUSE = 0.5
 # The time and the first random part of an id: enough to name a worker by.
 _PREFIX = 18
 
-Worker = Annotated[str, typer.Argument(help="The worker's id, or how it begins, as `workers list` shows it.")]
+Worker = Annotated[
+    str, typer.Argument(help="The worker's id, or how it begins, as `workers list` shows it.", autocompletion=WORKERS)
+]
 
 
 @app.command("list")
 def list_(
-    status: Annotated[str | None, typer.Option(help="ONLINE, DRAINING or OFFLINE; else the first two.")] = None,
+    status: Annotated[
+        str | None,
+        typer.Option(help="ONLINE, DRAINING or OFFLINE; else the first two.", autocompletion=words(*_STATUSES)),
+    ] = None,
     all: Annotated[bool, typer.Option("--all", help="Also those that are gone.")] = False,
-    queue: Annotated[str, typer.Option(help="Only of this queue.")] = "",
-    type: Annotated[str, typer.Option(help="Only those that run this workflow.")] = "",
+    queue: Annotated[str, typer.Option(help="Only of this queue.", autocompletion=QUEUES)] = "",
+    type: Annotated[str, typer.Option(help="Only those that run this workflow.", autocompletion=TYPES)] = "",
     limit: Limit = 100,
     url: Url = None,
     namespace: Namespace = None,

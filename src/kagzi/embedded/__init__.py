@@ -5,7 +5,7 @@ keeps every durability setting of a real server, and ends with the process that 
 It never shares a data directory, never listens beyond loopback, and never asks PostgreSQL to run as root.
 """
 
-from kagzi.embedded.database import Embedded
+from kagzi.embedded.database import Embedded, address_of
 from kagzi.embedded.errors import DirectoryInUse, EmbeddedError, StartFailed
 
-__all__ = ["DirectoryInUse", "Embedded", "EmbeddedError", "StartFailed"]
+__all__ = ["DirectoryInUse", "Embedded", "EmbeddedError", "StartFailed", "address_of"]

@@ -61,7 +61,7 @@ class Cluster:
 
     def ready(self, pid: int) -> bool:
         """Whether the postmaster with this pid accepts connections."""
-        lines = self._pid_file()
+        lines = self.pid_file(self.path)
         return len(lines) > 7 and lines[0].strip() == str(pid) and lines[7].strip() == "ready"
 
     def address(self, path: Path, descriptor: int) -> str:
@@ -131,10 +131,12 @@ class Cluster:
             file.flush()
             os.fsync(file.fileno())
 
-    def _pid_file(self) -> list[str]:
+    @staticmethod
+    def pid_file(path: Path) -> list[str]:
+        """What a postmaster wrote down of itself in the cluster at `path`; nothing when there is none to be seen."""
         try:
-            return self.path.joinpath("postmaster.pid").read_text().splitlines()
-        except FileNotFoundError:
+            return path.joinpath("postmaster.pid").read_text().splitlines()
+        except (FileNotFoundError, PermissionError):
             return []
 
     def _clear_stale_pid(self) -> None:
@@ -142,7 +144,7 @@ class Cluster:
 
         A number that nobody has is left to PostgreSQL, which then looks at the dead server's shared memory too.
         """
-        lines = self._pid_file()
+        lines = self.pid_file(self.path)
         pid = int(lines[0]) if lines and lines[0].isdigit() else None
         if pid is None or not ownership.alive(pid) or not Path("/proc/self/cwd").exists():
             return

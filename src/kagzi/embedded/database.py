@@ -205,6 +205,14 @@ class Embedded:
         await asyncio.to_thread(self.close)
 
 
+def address_of(data_dir: str | os.PathLike[str]) -> str | None:
+    """Where the server answers that another process runs in `data_dir`; None when none does."""
+    lines = Cluster.pid_file(Path(data_dir).expanduser().resolve() / "cluster")
+    if len(lines) <= 7 or lines[7].strip() != "ready" or not lines[4].strip():
+        return None
+    return f"postgresql://{ROLE}@/{DATABASE}?host={lines[4].strip()}&port={lines[3].strip()}"
+
+
 def _free_port() -> int:
     """A free port below the range of outgoing connections, one of which could take it during a restart."""
     while True:
