@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
+import pytest
 import pytest_asyncio
 
 from kagzi.protocol.v1 import worker_pb2 as pb
 from kagzi.protocol.v1.common_pb2 import SIGNAL, Payload
 from kagzi.protocol.v1.workflow_pb2 import SignalWorkflowRequest
+from kagzi.server.api import stream
 from kagzi.server.api.outlet import Outlet
 from tests.laws.operations import new_id
 from tests.server.wire import Place, Worker, serving
@@ -21,7 +23,10 @@ async def place(database_url: str) -> AsyncIterator[Place]:
         yield place
 
 
-async def test_runs_of_a_worker_that_stops_reading_are_put_back_without_a_crash(place: Place) -> None:
+async def test_runs_of_a_worker_that_stops_reading_are_put_back_without_a_crash(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "_SLOWEST", 8_000_000)
     call = place.workers.Connect()
     worker = pb.RegisterRequest(instance=new_id(), types=[pb.ServedType(name="order")], concurrency=20)
     await call.write(pb.ConnectRequest(hello=pb.Hello(worker=worker), credit=20))

@@ -19,6 +19,7 @@ from kagzi.protocol.v1.workflow_pb2 import (
     StartWorkflowRequest,
     StartWorkflowsRequest,
 )
+from kagzi.server.api import stream
 from tests.laws.operations import new_id
 from tests.server.wire import Place, Worker, end, serving, step
 
@@ -145,7 +146,10 @@ async def test_what_follows_an_operation_that_fails_its_checks_falls(place: Plac
     await worker.send(operations=[worker.operation(run, step_completed=step(3)), worker.operation(run, complete=end())])
     await worker.answered(4)
     assert worker.answers == {1: "OK", 2: "LIMIT_EXCEEDED", 3: "PREDECESSOR_REFUSED", 4: "PREDECESSOR_REFUSED"}
-    assert await place.status(run.run_id) == "RUNNING"
+    failed = (
+        "select status = 'FAILED' and error ->> 'type' = 'LimitExceeded' from kagzi.workflow_runs where run_id = $1"
+    )
+    await place.until(failed, run.run_id)
     steps = await place.connection.fetch("select step_id from kagzi.step_runs")
     assert [step["step_id"] for step in steps] == ["s1"]
 
@@ -199,13 +203,16 @@ async def test_a_stream_that_comes_back_goes_on_and_gives_back_what_it_does_not_
     await second.send(operations=[second.operation(held[0], complete=end())])
     await second.answered(1)
     assert await place.status(held[0].run_id) == "COMPLETED"
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await first.over()
     for worker in (first, second):
         await worker.close()
 
 
-async def test_what_was_not_acknowledged_goes_back_with_no_crash_when_the_stream_ends(place: Place) -> None:
+async def test_what_was_not_acknowledged_goes_back_with_no_crash_when_the_stream_ends(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "_DELIVERED_WITHIN", 0.2)
     worker = Worker(place)
     await worker.hello(credit=1)
     run_id = await place.start()
@@ -255,7 +262,7 @@ async def test_a_blocked_run_holds_up_neither_the_stream_nor_a_heartbeat(
         await place.connection.execute("select from kagzi.workflow_runs where run_id = $1 for update", runs[0].run_id)
     await worker.send(operations=[worker.operation(run, step_completed=step(1)) for run in runs])
     await worker.until(lambda: {2, 3} <= worker.answers.keys())
-    beat = await place.workers.Heartbeat(pb.HeartbeatRequest(worker_id=registered.worker_id, held=runs), timeout=5)
+    beat = await place.workers.Heartbeat(pb.HeartbeatRequest(worker_id=registered.worker_id, held=runs), timeout=60)
     assert list(beat.lost) == []
     assert (1 in worker.answers) == (not held)
     await transaction.rollback()

@@ -17,7 +17,7 @@ from kagzi.sdk import calls
 from kagzi.server import app
 from kagzi.server.api import stream
 from kagzi.server.app import Server
-from tests.sdk.serving import serving
+from tests.sdk.serving import serving, until
 from tests.survival.line import Line, held
 from tests.survival.record import rows
 
@@ -80,6 +80,24 @@ async def test_a_delivery_that_is_not_acknowledged_in_time_is_put_back_with_no_c
         again = await other.delivery()
         assert again.run_id == handle.run_id
         assert await run_of(database_url, handle.run_id) == ("RUNNING", 0, again.claim_token)
+
+
+async def test_a_run_whose_acknowledgement_was_lost_with_its_stream_stays_with_the_worker_that_names_it(
+    database_url: str, server: Server, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "_DELIVERED_WITHIN", 0.3)
+    handle, other = await client.start(TYPE), await client.start(TYPE)
+    async with Line(server.address, TYPE) as line:
+        await line.write(credit=2)
+        mine = await line.delivery(acknowledge=False)
+        await line.until(lambda: len(line.deliveries) == 2)
+    async with Line(server.address, TYPE, line.instance, (held(mine),)) as newer:
+        # What it does not name goes to whoever has room, and by then the first one's time is over.
+        await newer.write(credit=1)
+        assert (await newer.delivery()).run_id == other.run_id
+        await until(lambda: not server.dispatcher._timers)
+        await end(newer, held(mine))
+    assert (await handle.describe()).status == "COMPLETED"
 
 
 async def test_a_silent_stream_is_closed_and_its_credits_are_void(
@@ -180,6 +198,8 @@ def test_a_channel_comes_back_soon_and_pings_no_more_often_than_a_server_allows(
     ours, theirs = dict(calls.OPTIONS), dict(app.OPTIONS)
     assert ours["grpc.max_reconnect_backoff_ms"] == 1_000
     for options in (ours, theirs):
-        assert (options["grpc.keepalive_time_ms"], options["grpc.keepalive_timeout_ms"]) == (10_000, 5_000)
+        # What ends a connection is the timeout of pings; the other two decide when there is one.
+        assert options["grpc.keepalive_time_ms"] + options["grpc.http2.ping_timeout_ms"] == 15_000
+        assert options["grpc.keepalive_timeout_ms"] == options["grpc.http2.ping_timeout_ms"]
         assert options["grpc.keepalive_permit_without_calls"] == 1
-    assert theirs["grpc.http2.min_recv_ping_interval_without_data_ms"] < ours["grpc.keepalive_time_ms"]
+    assert theirs["grpc.http2.min_ping_interval_without_data_ms"] < ours["grpc.keepalive_time_ms"]

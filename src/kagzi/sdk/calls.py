@@ -37,9 +37,12 @@ OPTIONS: tuple[tuple[str, int], ...] = (
     # How long one attempt to connect may take: room for a far server's handshake.
     ("grpc.min_reconnect_backoff_ms", 3_000),
     ("grpc.dns_min_time_between_resolutions_ms", 1_000),
-    # A dead server is noticed within 15 s, also by a channel on which nothing happens.
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 5_000),
+    # A dead server is noticed within 15 s, also by a channel on which nothing happens. Found with a network that
+    # swallowed everything: only the last of these ends a connection, and it is a minute unless it is set. Over a slow
+    # network the answer to a ping stands behind what is on its way; ten seconds let it.
+    ("grpc.keepalive_time_ms", 5_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.ping_timeout_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     # The server says what is too large, with the field to blame.

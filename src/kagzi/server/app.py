@@ -63,12 +63,13 @@ OPTIONS = (
     # A message just over the limit is read and refused with a typed error; one far over it is never read.
     ("grpc.max_receive_message_length", 2 * MESSAGE_BYTES),
     ("grpc.max_send_message_length", -1),
-    # A dead peer is noticed within 15 s. Clients ping every 10 s, also without calls; 5 s leaves them room.
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 5_000),
+    # A dead peer is noticed within 15 s. Clients ping every 5 s, also without calls; 2 s leave them room.
+    ("grpc.keepalive_time_ms", 5_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.ping_timeout_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+    ("grpc.http2.min_ping_interval_without_data_ms", 2_000),
     # Two servers on one port would share its connections by chance.
     ("grpc.so_reuseport", 0),
 )

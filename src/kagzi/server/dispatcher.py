@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 import structlog
@@ -64,6 +65,7 @@ class Dispatcher:
         self._by_hash: dict[str, Queue] = {}
         self._reserved: dict[str, Place] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._timers: set[asyncio.TimerHandle] = set()
         announcer.add_queues(self)
 
     @property
@@ -105,6 +107,9 @@ class Dispatcher:
             for place in queue.places():
                 place.end()
         await asyncio.gather(*(queue.stop(grace=2.0) for queue in self._queues.values()))
+        for timer in self._timers:
+            # The hello at another server, or the end of the lease, says what becomes of them.
+            timer.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=2.0)
 
@@ -202,16 +207,30 @@ class Dispatcher:
         """The run was claimed with its slot."""
         self._reserved.pop(claimed.slot.token).deliver(claimed.delivery)
 
-    def abandon(self, namespace: str, held: list[tuple[str, str]]) -> None:
+    def abandon(self, namespace: str, held: list[tuple[str, str]], untils: Sequence[datetime] | None = None) -> None:
         """Gives runs back that never reached their worker, in the background."""
-        task = asyncio.create_task(self.put_back(namespace, held), name="kagzi-put-back")
+        task = asyncio.create_task(self.put_back(namespace, held, untils), name="kagzi-put-back")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def put_back(self, namespace: str, held: list[tuple[str, str]]) -> None:
+    def abandon_later(self, namespace: str, run: tuple[str, str], lease_until: datetime, seconds: float) -> None:
+        """Gives a run back whose worker lost its stream before it said that it has it, unless by then the worker has
+        named it in a hello or a heartbeat: its lease lasts longer then.
+        """
+
+        def late() -> None:
+            self._timers.discard(timer)
+            self.abandon(namespace, [run], [lease_until])
+
+        timer = asyncio.get_running_loop().call_later(seconds, late)
+        self._timers.add(timer)
+
+    async def put_back(
+        self, namespace: str, held: list[tuple[str, str]], untils: Sequence[datetime] | None = None
+    ) -> None:
         """Gives runs back that never reached their worker."""
         try:
-            queues = await self.database.transact(lambda c: leases.put_back(c, namespace, held))
+            queues = await self.database.transact(lambda c: leases.put_back(c, namespace, held, untils))
         except Unreachable:
             # Their leases run out and bring them back.
             return

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from asyncpg.connection import Connection
 
@@ -107,9 +108,20 @@ async def progress(connection: Connection, namespace: str, run_ids: Sequence[str
     await _progress.execute(connection, namespace=namespace, run_ids=run_ids)
 
 
-async def put_back(connection: Connection, namespace: str, held: Sequence[tuple[str, str]]) -> set[str]:
-    """Gives runs that never reached their worker back; answers the queues that have something due now."""
+async def put_back(
+    connection: Connection,
+    namespace: str,
+    held: Sequence[tuple[str, str]],
+    untils: Sequence[datetime] | None = None,
+) -> set[str]:
+    """Gives runs that never reached their worker back; answers the queues that have something due now. With `untils`
+    only those whose leases were not renewed beyond that.
+    """
     rows = await _put_back.fetch(
-        connection, namespace=namespace, run_ids=[pair[0] for pair in held], tokens=[pair[1] for pair in held]
+        connection,
+        namespace=namespace,
+        run_ids=[pair[0] for pair in held],
+        tokens=[pair[1] for pair in held],
+        untils=untils or [None] * len(held),
     )
     return {row["task_queue"] for row in rows}

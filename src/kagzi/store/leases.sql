@@ -45,9 +45,10 @@ where r.namespace = :namespace and r.run_id = any (:run_ids::uuid[]) and r.statu
 
 -- name: put_back
 -- Gives claimed runs back with no crash counted, because they never reached their worker. A run that is no longer
--- held by the token stays as it is; one that somebody has locked is left to its lease.
+-- held by the token stays as it is, and so does one whose lease was renewed beyond `until`: its worker has it after all.
+-- One that somebody has locked is left to its lease.
 with locked as materialized (
-    select r.run_id, r.claim_token
+    select r.run_id, r.claim_token, r.available_at
     from kagzi.workflow_runs r
     where r.namespace = :namespace and r.run_id = any (:run_ids::uuid[]) and r.status = 'RUNNING'
     order by r.run_id
@@ -56,6 +57,8 @@ with locked as materialized (
 update kagzi.workflow_runs r
 set status = 'PENDING', available_at = kagzi.now(), claim_token = null, locked_by = null
 from locked l
-join unnest(:run_ids::uuid[], :tokens::uuid[]) as pair(run_id, token) on pair.run_id = l.run_id
+join unnest(:run_ids::uuid[], :tokens::uuid[], :untils::timestamptz[]) as pair(run_id, token, until)
+    on pair.run_id = l.run_id
 where r.namespace = :namespace and r.run_id = l.run_id and l.claim_token = pair.token
+  and (pair.until is null or l.available_at <= pair.until)
 returning r.run_id, r.task_queue;

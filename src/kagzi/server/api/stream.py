@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import structlog
@@ -30,6 +31,7 @@ from kagzi.server.api.outlet import FRAME_BYTES, Outlet
 from kagzi.server.batcher import Batcher
 from kagzi.server.dispatcher import Dispatcher
 from kagzi.server.enrolment import Enrolled
+from kagzi.store import rows
 from kagzi.store.errors import Refused
 from kagzi.store.operation import GIVING_AWAY, Kind, Operation
 
@@ -37,6 +39,8 @@ log = structlog.get_logger(__name__)
 
 # A run whose delivery was not acknowledged by then is put back, and its stream closed.
 _DELIVERED_WITHIN = 5.0
+# A long history takes its time over a slow network: bytes a second, for all that is on its way.
+_SLOWEST = 128 * 1024
 # A stream that says nothing for so long is closed.
 _SILENCE = 15.0
 # A blocked write is given this long to end once its stream is closed.
@@ -79,7 +83,9 @@ class Stream:
         # Facts that this stream was told of already, by run.
         self._told: defaultdict[str, set[str]] = defaultdict(set)
         self._writer: asyncio.Task[Any] | None = None
-        self._undelivered: dict[str, tuple[str, float]] = {}
+        self._undelivered: dict[str, _Undelivered] = {}
+        # Their size in all.
+        self._under_way = 0
         self._closed = asyncio.Event()
         self._heard_at = time.monotonic()
 
@@ -120,7 +126,8 @@ class Stream:
         if faults.ON:
             faults.reach("stream.frame")
         for run in frame.delivered:
-            self._undelivered.pop(run.claim_token, None)
+            if (arrived := self._undelivered.pop(run.claim_token, None)) is not None:
+                self._under_way -= arrived.size
         for run in frame.evicted:
             self._evicted(run.run_id, run.claim_token)
         if frame.credit:
@@ -188,7 +195,10 @@ class Stream:
             return
         self.held[delivery.run_id] = delivery.claim_token
         self.residents.pop(delivery.run_id, None)
-        self._undelivered[delivery.claim_token] = (delivery.run_id, time.monotonic() + _DELIVERED_WITHIN)
+        size = delivery.ByteSize()
+        self._under_way += size
+        until = time.monotonic() + _DELIVERED_WITHIN + self._under_way / _SLOWEST
+        self._undelivered[delivery.claim_token] = _Undelivered(delivery.run_id, until, size, delivery.lease_until_us)
         self._told[delivery.run_id] = {_identity(fact) for fact in delivery.facts}
         for chunk in chunks(delivery, FRAME_BYTES):
             self._out.frame(chunk.ByteSize()).deliveries.append(chunk)
@@ -198,8 +208,9 @@ class Stream:
         """Ends a stream that is silent or does not acknowledge what it was sent."""
         while True:
             now = time.monotonic()
-            late = [run_id for run_id, until in self._undelivered.values() if until < now]
+            late = [one.run_id for one in self._undelivered.values() if one.until < now]
             if late:
+                self._undelivered = {token: replace(one, until=now) for token, one in self._undelivered.items()}
                 log.warning("delivery_not_acknowledged", worker=self.worker_id, run=late[0], runs=len(late))
                 return
             if now - self._heard_at > _SILENCE:
@@ -253,7 +264,7 @@ class Stream:
         self._out.frame(1).drain = True
 
     def close(self, why: str) -> None:
-        """Ends the stream: no more runs come here, and what did not arrive is put back."""
+        """Ends the stream: no more runs come here, and what did not arrive in time is put back."""
         if self._closed.is_set():
             return
         self._closed.set()
@@ -263,14 +274,32 @@ class Stream:
         if self._writer is not None:
             # A write to a worker that does not read would keep the stream, and what it holds, for ever.
             asyncio.get_running_loop().call_later(_LAST_WRITE, self._cut_off)
-        late = [(run_id, token) for token, (run_id, _) in self._undelivered.items()]
-        if late:
-            self._dispatcher.abandon(self.served.namespace, late)
+        for token, one in self._undelivered.items():
+            # It may have arrived, and only the word of it was lost: the worker says so in its next hello.
+            self._dispatcher.abandon_later(
+                self.served.namespace, (one.run_id, token), rows.moment(one.lease_until_us), one.patience
+            )
         log.info("stream_closed", worker=self.worker_id, why=why)
 
     def _cut_off(self) -> None:
         if self._writer is not None:
             self._writer.cancel()
+
+
+@dataclass(frozen=True, slots=True)
+class _Undelivered:
+    """A run that the worker has not said to have."""
+
+    run_id: str
+    # When it is late.
+    until: float
+    size: int
+    lease_until_us: int
+
+    @property
+    def patience(self) -> float:
+        """How long its worker, whose stream has ended, has left to say that it has it."""
+        return min(max(0.0, self.until - time.monotonic()), _DELIVERED_WITHIN)
 
 
 _ANSWERS = {
