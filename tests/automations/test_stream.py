@@ -34,7 +34,7 @@ async def _serving(url: str, **settings: Any) -> AsyncIterator[Server]:
 
 async def _seen(player: Player, condition: Callable[[pb.Automation], bool]) -> pb.Automation:
     """The automation, once it is as expected."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while True:
             shown = (await player.automations.GetAutomation(pb.GetAutomationRequest(name="inbox"))).automation
             if condition(shown):

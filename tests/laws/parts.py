@@ -100,7 +100,7 @@ async def dispatching(
 
 async def reserved(dispatcher: Dispatcher) -> Slot:
     """Waits until the dispatcher has seen that nothing is due, so that a start is handed over, and takes a place."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while True:
             slot = dispatcher.reserve(operations.start())
             if slot is not None:

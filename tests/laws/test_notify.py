@@ -99,7 +99,7 @@ async def test_notices_hold_no_text_of_a_user(database_url: str) -> None:
             operations=[worker.operation(run, step_completed=step(1)), worker.operation(run, complete=end())]
         )
         await worker.answered(2)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while len({payload[0] for payload in heard}) < 2:  # noqa: ASYNC110 - it comes or the test fails
                 await asyncio.sleep(0.01)
         await worker.close()

@@ -125,7 +125,7 @@ async def test_two_servers_execute_nothing_twice(database_url: str) -> None:
 async def _ticks(place: Place, count: int) -> None:
     """Waits until the server has looked so many times for what is due."""
     place.proxy.statements.clear()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while sum("suspects_due" in text for text in place.proxy.statements) < count:  # noqa: ASYNC110 - as above
             await asyncio.sleep(0.01)
 

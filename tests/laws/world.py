@@ -155,6 +155,6 @@ class World:
 
     async def until(self, condition: str) -> None:
         """Waits until a query answers true."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not await self.connection.fetchval(condition):  # noqa: ASYNC110 - a database tells nobody
                 await asyncio.sleep(0.005)

@@ -106,7 +106,7 @@ async def test_a_schedule_is_paused_changed_triggered_and_deleted(server: Server
     assert other is not None
     async with working(server.address, echo=lambda delivery: [completed(delivery.run_id)]):
         for one, number in ((run, 2), (other, 3)):
-            assert await one.result(timeout=10) == one.run_id
+            assert await one.result(timeout=60) == one.run_id
             described = await one.describe()
             assert (described.schedule, described.scheduled_for, described.input) == ("daily", None, {"n": number})
     assert [found.run_id async for found in handle.history(status="COMPLETED")] == [other.run_id, run.run_id]

@@ -58,7 +58,7 @@ async def _held(hand: Hand, run_id: str) -> None:
 
 async def test_a_schedule_made_on_another_server_is_waited_for(server: Server, database_url: str) -> None:
     async with serving(database_url, **NEVER) as other, Client(other.address) as client:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await server.notifier.connected.wait()
             await other.notifier.connected.wait()
         await other.firing.stop()

@@ -25,7 +25,7 @@ from tests.house.tree import ROOT
 O = TypeVar("O")  # noqa: E741 - a workflow's output
 
 # Patience with what must happen; a machine under load takes its time.
-LONG = 30.0
+LONG = 60.0
 
 
 class Rig:

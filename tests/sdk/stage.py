@@ -271,7 +271,7 @@ class Crew:
 
     async def run(self, number: int = 0) -> StandIn:
         """The run that arrived as this one, once it has."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while len(self.runs) <= number:
                 self._news.clear()
                 await self._news.wait()

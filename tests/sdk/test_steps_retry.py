@@ -272,7 +272,7 @@ async def whole(ctx: Context) -> list[Any]:
 async def test_a_retry_of_the_whole_workflow_sets_the_failed_step_and_what_followed_aside(rig: Rig) -> None:
     async with rig.working(whole):
         handle = await rig.client.start(whole)
-        result = await handle.result(timeout=5)
+        result = await handle.result(timeout=60)
 
     assert result == ["before 1, ValueError", "strong", "after 2", 2]
     assert tries == ["before", "caught", "fragile", "after", "fragile", "after"]
@@ -298,7 +298,7 @@ async def wrapped(ctx: Context) -> str:
 
 async def test_an_error_raised_for_a_failed_step_sets_that_step_aside(rig: Rig) -> None:
     async with rig.working(wrapped):
-        assert await (await rig.client.start(wrapped)).result(timeout=5) == "strong"
+        assert await (await rig.client.start(wrapped)).result(timeout=60) == "strong"
 
 
 @workflow(retry=Retry(max_attempts=2, initial="10ms"), step_retry=ONCE)
@@ -319,7 +319,7 @@ async def spend_later() -> str:
 async def test_a_sibling_that_was_given_up_before_a_retry_of_the_whole_runs_again(rig: Rig) -> None:
     async with rig.working(in_a_group):
         handle = await rig.client.start(in_a_group)
-        assert await handle.result(timeout=5) == ["waits 2", "strong", 2]
+        assert await handle.result(timeout=60) == ["waits 2", "strong", 2]
 
 
 @workflow

@@ -264,7 +264,7 @@ async def test_a_worker_that_is_asked_to_drain_by_a_server_ends(database_url: st
         async with grpc.aio.insecure_channel(server.address) as channel:
             admin = admin_pb2_grpc.AdminServiceStub(channel)
             await admin.DrainWorker(admin_pb2.DrainWorkerRequest(worker_id=known["worker_id"]))
-        await asyncio.wait_for(running, 10)
+        await asyncio.wait_for(running, 60)
         assert await caller.ended(run_id) == ["COMPLETED"]
 
 

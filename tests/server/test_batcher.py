@@ -58,7 +58,7 @@ class Caller:
 
     async def has(self, count: int) -> list[str]:
         """Waits for so many answers; what the operations were told, by code or OK."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while len(self.answered) < count:
                 self._news.clear()
                 await self._news.wait()
@@ -73,7 +73,7 @@ def _code(operation: Operation) -> str:
 
 async def _aside(batcher: Batcher) -> None:
     """Waits until an operation of a locked run was set aside."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not batcher._side:  # noqa: ASYNC110 - whoever waits in a side lane hears of it from nobody
             await asyncio.sleep(0.002)
 

@@ -36,7 +36,7 @@ async def _quiet(world: World, place: Place, count: int) -> None:
 
 
 async def _until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 - nobody tells of the passing of time
             await asyncio.sleep(0.01)
 

@@ -52,7 +52,7 @@ async def test_whoever_still_waits_when_the_server_stops_is_refused_with_a_reaso
 
 
 async def _until_full(place: Place) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while place.server.batcher.has_room():  # noqa: ASYNC110 - nobody tells that an operation was taken
             await asyncio.sleep(0.005)
 

@@ -43,13 +43,13 @@ class Place:
         return status
 
     async def until(self, condition: str, *values: Any) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not await self.connection.fetchval(condition, *values):  # noqa: ASYNC110 - a database tells nobody
                 await asyncio.sleep(0.005)
 
     async def idle(self) -> None:
         """Waits until every queue that somebody serves was looked into and holds nothing more that is due."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not all(group.drained for group in self._groups()):  # noqa: ASYNC110 - nobody tells of a look
                 await asyncio.sleep(0.005)
 
@@ -115,7 +115,7 @@ class Worker:
         await asyncio.wait({self._reading})
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not condition():
                 self._news.clear()
                 if self.ended:

@@ -145,7 +145,7 @@ async def client(server: Server) -> AsyncIterator[Client]:
 
 
 async def sleeping(handle: Handle[Any]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while (await handle.describe()).status != "SLEEPING":  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.02)
 
@@ -170,14 +170,14 @@ async def test_results_are_handed_over_one_at_a_time_in_the_order_on_record(serv
         assert live.index("quick has it") < live.index("slow has it")
         marks[handle.run_id].clear()
         await handle.signal("go")
-        assert await handle.result(timeout=10) == ["slow", "quick", "twin"]
+        assert await handle.result(timeout=60) == ["slow", "quick", "twin"]
     assert marks[handle.run_id] == live
 
 
 @pytest.mark.parametrize(("effect", "status"), [(False, "ABANDONED"), (True, "UNKNOWN")])
 async def test_a_step_whose_waiter_is_gone_is_cancelled_and_closed(client: Client, effect: bool, status: str) -> None:
     handle = await client.start(impatient, effect)
-    assert await handle.result(timeout=10) == "after"
+    assert await handle.result(timeout=60) == "after"
     await until(lambda: marks[handle.run_id] == ["body begins", "body cancelled"])
     assert (await steps(handle))["long"] == status
 
@@ -187,11 +187,11 @@ async def test_a_child_whose_waiter_is_gone_is_asked_to_cancel_unless_detached(
     database_url: str, client: Client, detached: bool, asked: bool
 ) -> None:
     handle = await client.start(impatient_parent, detached)
-    assert await handle.result(timeout=10) == "after"
+    assert await handle.result(timeout=60) == "after"
     child = await client.find(handle.run_id)
     if asked:
         with pytest.raises(RunCancelled):
-            await child.result(timeout=10)
+            await child.result(timeout=60)
     else:
         query = "select status, cancel_requested_at from kagzi.workflow_runs where run_id = $1"
         assert await rows(database_url, query, child.run_id) == [("SLEEPING", None)]
@@ -207,13 +207,13 @@ async def test_a_cancelled_parent_cancels_its_children_unless_detached(
     await sleeping(child)
     await handle.cancel("enough")
     with pytest.raises(RunCancelled):
-        await handle.result(timeout=10)
+        await handle.result(timeout=60)
     if detached:
         query = "select status, cancel_requested_at from kagzi.workflow_runs where run_id = $1"
         assert await rows(database_url, query, child.run_id) == [("SLEEPING", None)]
     else:
         with pytest.raises(RunCancelled):
-            await child.result(timeout=10)
+            await child.result(timeout=60)
 
 
 async def test_a_short_wait_is_waited_out_in_place_and_the_run_is_not_given_back(server: Server) -> None:
@@ -239,7 +239,7 @@ async def test_the_state_is_published_once_and_not_again_in_replay(server: Serve
         assert await handle.state() == {"phase": "second"}
         published = relay.passed.count("set_state")
         await handle.signal("go")
-        assert await handle.result(timeout=10) == "two"
+        assert await handle.result(timeout=60) == "two"
         assert await handle.state() == {"phase": "third"}
         assert relay.passed.count("set_state") == published + 1
 
@@ -249,5 +249,5 @@ async def test_a_suspended_run_cleans_nothing_up_before_its_end(client: Client) 
     await sleeping(handle)
     assert await steps(handle) == {"go": "RUNNING"}
     await handle.signal("go", "word")
-    assert await handle.result(timeout=10) == "word"
+    assert await handle.result(timeout=60) == "word"
     assert await steps(handle) == {"go": "COMPLETED", "cleanup": "COMPLETED"}

@@ -203,10 +203,10 @@ async def test_the_clock_of_the_code_is_that_of_the_environment(kagzi_env: Envir
     assert abs(before - datetime.now(UTC)) < timedelta(seconds=30)
     await env.skip("365d")
     assert timedelta(days=365) <= env.now() - before < timedelta(days=365, minutes=1)
-    assert abs(await env.run(tell) - env.now()) < timedelta(seconds=5)
+    assert abs(await env.run(tell) - env.now()) < timedelta(minutes=1)
     handle = await env.client.start(tell)
     await handle.result()
-    assert abs((await handle.describe()).created_at - env.now()) < timedelta(seconds=5)
+    assert abs((await handle.describe()).created_at - env.now()) < timedelta(minutes=1)
 
 
 async def test_a_skip_sees_what_was_begun_before_it(kagzi_env: Environments) -> None:
@@ -214,8 +214,8 @@ async def test_a_skip_sees_what_was_begun_before_it(kagzi_env: Environments) -> 
     running = asyncio.create_task(env.run(shop.shipping, "9"))
     executing = asyncio.create_task(env.client.execute(shop.shipping, "10"))
     await env.skip("2d")
-    assert await asyncio.wait_for(running, 5) == "parcel 9"
-    assert await asyncio.wait_for(executing, 5) == "parcel 10"
+    assert await asyncio.wait_for(running, 60) == "parcel 9"
+    assert await asyncio.wait_for(executing, 60) == "parcel 10"
 
 
 async def test_a_skip_waits_for_step_bodies(kagzi_env: Environments) -> None:

@@ -25,14 +25,14 @@ async def test_an_environment_that_ends_with_the_test(kagzi_env):
     env = await kagzi_env(workflows=[greet])
     handle = await env.client.start(greet, "world")
     await env.skip("1d")
-    assert await handle.result(timeout=5) == "hello world"
+    assert await handle.result(timeout=60) == "hello world"
 
 @pytest.mark.asyncio
 async def test_an_environment_that_ends_with_a_block(kagzi_env):
     async with kagzi_env(workflows=[greet]) as env:
         handle = await env.client.start(greet, "block")
         await env.skip("1d")
-        assert await handle.result(timeout=5) == "hello block"
+        assert await handle.result(timeout=60) == "hello block"
 
 @pytest.mark.asyncio
 async def test_two_at_once(kagzi_env):
