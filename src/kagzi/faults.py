@@ -13,6 +13,7 @@ import os
 import random
 import re
 import signal
+import sys
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -60,6 +61,8 @@ class Fault:
         return self.per is None or chance.uniform(0, 100) < self.per
 
     def happen(self) -> None:
+        sys.stderr.write(f"fault point {self.point}: {self.action} {self.value}\n")
+        sys.stderr.flush()
         if self.action == "crash":
             os.kill(os.getpid(), signal.SIGKILL)
         elif self.action == "stall":

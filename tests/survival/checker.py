@@ -42,12 +42,25 @@ class Repeat:
         return f"{self.step} of {self.run}: {self.worker} died {self.ms_between:.0f} ms after the effect"
 
 
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """A time in which a worker, or with no name every one, could not keep its lease: it stood still, was cut off, or
+    there was no server or no database.
+    """
+
+    worker: str
+    began: int
+    ended: int
+
+
 @dataclass(slots=True)
 class Findings:
     """Nothing is wrong when `violations` is empty."""
 
     violations: list[str] = field(default_factory=list)
     repeats: list[Repeat] = field(default_factory=list)
+    # Bodies that ran again because their worker could not keep its lease.
+    lost_leases: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,16 +75,20 @@ class _Record:
 
 
 async def check(
-    url: str, told: Sequence[Told], entries: Sequence[Entry], deaths: Mapping[str, tuple[int, int]]
+    url: str,
+    told: Sequence[Told],
+    entries: Sequence[Entry],
+    deaths: Mapping[str, tuple[int, int]],
+    troubles: Sequence[Trouble] = (),
 ) -> Findings:
-    """`deaths` says between which two moments each worker was killed."""
+    """`deaths` says between which two moments each worker was killed, `troubles` when leases could be lost."""
     record = await _read(url)
     found = Findings()
     found.violations += _of_clients(record, told)
     found.violations += _of_runs(record)
     found.violations += _of_steps(record, entries)
     for execution, following in _followed(entries):
-        _judge(found, record, execution, following, deaths)
+        _judge(found, record, execution, following, deaths, troubles)
     return found
 
 
@@ -81,7 +98,8 @@ async def _read(url: str) -> _Record:
         runs = await connection.fetch(
             "select r.run_id::text, r.external_id, r.status, r.parent_run_id::text, r.workflow_type, r.error::text, "
             "convert_from(p.output, 'utf8') as output "
-            "from kagzi.workflow_runs r left join kagzi.workflow_payloads p using (namespace, run_id)"
+            "from kagzi.workflow_runs r left join kagzi.workflow_payloads p using (namespace, run_id) "
+            "where r.status not in ('SCHEDULED', 'PAUSED')"
         )
         steps = await connection.fetch(
             "select run_id::text, step_id, attempt_id::text, attempt_number, is_latest, kind, status, completed_seq, "
@@ -200,8 +218,11 @@ def _judge(
     execution: _Execution,
     following: _Execution | None,
     deaths: Mapping[str, tuple[int, int]],
+    troubles: Sequence[Trouble],
 ) -> None:
-    """A body runs again only after a recorded failure, or when its worker died before its result was durable."""
+    """A body runs again only after a recorded failure, or when its worker died or lost its lease before its result was
+    durable.
+    """
     begun = execution.begun
     row = record.attempts.get(begun.attempt)
     status = row["status"] if row is not None else "not on record"
@@ -217,7 +238,14 @@ def _judge(
         return
     killed, dead = deaths.get(begun.worker, (None, None))
     if killed is None or dead is None or killed > following.begun.at:
+        if any(_explains(trouble, begun, following.begun) for trouble in troubles):
+            found.lost_leases += 1
+            return
         found.violations.append(f"{what} ran again in {following.begun.worker} while its worker lived")
     elif execution.effect is not None:
         between = (dead - execution.effect.at) / 1e6
         found.repeats.append(Repeat(begun.run, begun.step, begun.worker, between))
+
+
+def _explains(trouble: Trouble, begun: Entry, following: Entry) -> bool:
+    return trouble.worker in ("", begun.worker) and trouble.began < following.at and begun.at < trouble.ended

@@ -24,10 +24,11 @@ _RESTS = ("0s", "150ms", "2100ms")
 class Load:
     """`lanes` journeys at a time."""
 
-    def __init__(self, client: Client, chance: random.Random, lanes: int) -> None:
+    def __init__(self, client: Client, chance: random.Random, lanes: int, patience: float = 60) -> None:
         self._client = client
         self._chance = chance
         self._lanes = lanes
+        self._patience = patience
         self._numbers = itertools.count(1)
         self._stopping = False
         self.told: list[Told] = []
@@ -60,7 +61,7 @@ class Load:
         signal = str(uuid.uuid4())
         await handle.signal("word", f"the word for {name}", id=signal)
         told.signals.append(signal)
-        told.result = msgspec.to_builtins(await handle.result(timeout=60))
+        told.result = msgspec.to_builtins(await handle.result(timeout=self._patience))
 
 
 async def until(condition: Callable[[], bool], seconds: float = 30) -> None:

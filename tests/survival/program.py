@@ -98,6 +98,39 @@ async def journey(ctx: Context, plan: Plan) -> Report:
     return Report(plan.name, prepared, list(parts), word or "", failure, brought, finished)
 
 
+@workflow
+async def five(ctx: Context, name: str) -> list[str]:
+    """Five steps in a row, each of which takes its time."""
+    return [await ctx.step(f"step-{number}", linger, f"{name}/{number}") for number in range(5)]
+
+
+@step
+async def linger(name: str) -> str:
+    note("begin")
+    await asyncio.sleep(0.25)
+    value = _effect(name)
+    await asyncio.sleep(_AFTERWARDS)
+    return value
+
+
+@step
+async def swallow() -> None:
+    note("begin")
+    os._exit(1)
+
+
+@workflow
+async def poison(ctx: Context) -> None:
+    """Takes its worker down."""
+    await ctx.step("swallow", swallow)
+
+
+@workflow
+async def tick(ctx: Context) -> str:
+    """What a schedule of these tests starts."""
+    return await ctx.step("tick", finish, "tick")
+
+
 @step
 async def hold(seconds: float) -> str:
     note("begin")

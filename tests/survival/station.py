@@ -19,6 +19,10 @@ class Station(ServerProcess):
         chosen = {"server_port": _free_port(), "http_port": 0, "log_level": "warning"}
         super().__init__(database_url, directory, **{**chosen, **settings})
 
+    def arm(self, faults: str) -> None:
+        """Lets the next start have these fault points; none when it names none."""
+        self._environment["KAGZI_FAULTS"] = faults
+
     def kill(self) -> None:
         """Returns when it is dead."""
         self.send(signal.SIGKILL)
