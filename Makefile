@@ -17,13 +17,15 @@ PROCESSES ?= 2
 TEST_ALL := $(PYTEST) --numprocesses $(PROCESSES) --dist loadfile $(addprefix --ignore=,$(APART))
 STAGE := tools/stage
 
-.PHONY: help demo dev test test-browser test-pooler test-image check fmt proto bench
+.PHONY: help demo dev test test-browser test-pooler test-image check faults soak fmt proto bench
 
 help:
 	@echo "make demo          a workflow that survives the kill of its worker, in the terminal"
 	@echo "make dev           server and an embedded PostgreSQL, until Ctrl-C"
 	@echo "make test          the tests; they need nothing but Python"
 	@echo "make check         format, lint, imports, types, generated code, all tests"
+	@echo "make faults        every fault of the table at full size, with its figures; SEED=... chooses the moments"
+	@echo "make soak          faults of every kind for MINUTES=..., with their figures; SEED=... chooses them"
 	@echo "make fmt           format the code and mend what the linter can"
 	@echo "make proto         generate code from the .proto files"
 	@echo "make bench         the benchmarks"
@@ -63,6 +65,16 @@ check: $(READY)
 	@$(STAGE) "generated code" $(BIN)/python tools/proto.py --check
 	@$(STAGE) tests $(TEST_ALL)
 	@$(MAKE) --no-print-directory test-browser test-pooler
+
+SEED ?=
+MINUTES ?= 10
+export SEED
+
+faults: $(READY)
+	@$(BIN)/python -m tests.faults
+
+soak: $(READY)
+	@$(BIN)/python -m tests.faults soak $(MINUTES)
 
 fmt: $(READY)
 	@$(STAGE) lint $(BIN)/ruff check --fix-only
