@@ -156,6 +156,15 @@ def test_causes_and_groups_are_in_the_traceback() -> None:
         assert expected in text
 
 
+def test_the_message_of_a_group_tells_what_is_in_it() -> None:
+    inner = ExceptionGroup("inner", [KeyError("two"), TimeoutError()])
+    info = ErrorInfo.from_exception(ExceptionGroup("outer", [ValueError("one"), inner]))
+    assert info.message == (
+        "outer (2 sub-exceptions): ValueError: one; ExceptionGroup: inner (2 sub-exceptions): KeyError: 'two'; "
+        "TimeoutError"
+    )
+
+
 def test_kagzis_own_frames_are_left_out_unless_there_are_no_others() -> None:
     def bad(_: Any) -> None:
         raise ValueError("mine")

@@ -99,6 +99,29 @@ async def test_a_client_in_workflow_code_says_that_it_belongs_into_a_step(rig: R
         assert "do this in a step" in message
 
 
+@step
+def price(cents: int) -> int:
+    return cents + 1
+
+
+@step
+async def total(cents: int) -> int:
+    return int(price(cents) + price(cents))
+
+
+@workflow
+async def calls_directly(ctx: Context) -> int:
+    return await total(1) if ctx.labels else await ctx.step("total", total, 1)
+
+
+async def test_a_step_that_is_called_in_workflow_code_is_refused_and_elsewhere_is_the_function(rig: Rig) -> None:
+    async with rig.working(calls_directly):
+        assert (price(1), await total(1), await rig.execute(calls_directly)) == (2, 4, 4)
+        handle = await rig.client.start(calls_directly, labels={"direct": "yes"})
+        with pytest.raises(RunFailed, match=r"calling the step 'total' directly .* await ctx.step\('total', total"):
+            await handle.result(timeout=LONG)
+
+
 @workflow
 async def defaulted(ctx: Context, days: int = 7) -> int:
     if days == 1:

@@ -3,7 +3,7 @@
 import collections
 import io
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from decimal import Decimal
@@ -32,6 +32,11 @@ class Plain:
     pass
 
 
+class Later:
+    def __await__(self) -> Generator[None, None, None]:
+        yield
+
+
 @dataclass
 class Line:
     sku: str
@@ -56,6 +61,10 @@ def order(**changes: Any) -> dict[str, Any]:
         ({"a": [1, {"b": Plain()}]}, None, "$.a[1].b", "Plain has no encoded form"),
         ({"a": threading.Lock()}, Any, "$.a", "lock has no encoded form"),
         (lambda: 1, Any, "$", "function has no encoded form"),
+        (Later(), Any, "$", "Later has no encoded form. Write `await` before what makes it"),
+        (Later(), str, "$", "found a Later where str is declared. Write `await` before what makes it"),
+        ([iter(b"ab")], None, "$[0]", "bytes_iterator has no encoded form. Return a list of what it yields"),
+        ((n for n in "ab"), list[str], "$", "where list[str] is declared. Return a list of what it yields"),
         (io.BytesIO(), None, "$", "BytesIO has no encoded form"),
         (1j, None, "$", "complex has no encoded form"),
         (ValueError("x"), Any, "$", "ValueError has no encoded form"),

@@ -1,6 +1,6 @@
 """What users declare: workflows and steps. A declaration is checked where it is written: its names, its options, and
 that its annotations can be encoded. Calling a decorated function calls the function itself, so that it stays
-testable.
+testable; a step that is called so in workflow code is refused, because nothing would be recorded.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from kagzi.sdk import duration, payload
 from kagzi.sdk.duration import Duration
 from kagzi.sdk.errors import ConfigError, PayloadError
 from kagzi.sdk.fingerprint import fingerprint
+from kagzi.sdk.loop import require_outside
 from kagzi.sdk.retry import Retry
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ class Step(Generic[P, R]):
         return getattr(self.function, "__name__", "step")
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """Calls the function, for tests and for other steps. In a workflow it would run anew with every replay."""
+        require_outside(f"calling the step {self.name!r} directly", f"await ctx.step({self.name!r}, {self.name}, ...)")
         return self.function(*args, **kwargs)
 
     @overload

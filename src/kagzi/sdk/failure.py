@@ -40,9 +40,17 @@ class ErrorInfo:
 
 def _message(error: BaseException) -> str:
     try:
+        if isinstance(error, BaseExceptionGroup):
+            # Of itself a group says only how many there are.
+            return f"{error}: {'; '.join(_line(one) for one in error.exceptions)}"
         return str(error)
     except Exception as second:  # noqa: BLE001 - `__str__` of a user's class may raise anything
         return f"<its message could not be read: {type(second).__name__}>"
+
+
+def _line(error: BaseException) -> str:
+    message = _message(error)
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
 def _trace(error: BaseException) -> str:

@@ -15,7 +15,7 @@ from contextvars import Context
 from typing import Any, TypeVar
 
 from kagzi.sdk.loop.callbacks import Callbacks, Trouble, log_trouble
-from kagzi.sdk.loop.errors import Dropped, NotInWorkflow
+from kagzi.sdk.loop.errors import DO_THIS_IN_A_STEP, Dropped, NotInWorkflow
 from kagzi.sdk.loop.task import RunFuture, RunTask, made_by_as_completed
 from kagzi.sdk.loop.timer import Clock
 
@@ -205,7 +205,7 @@ class RunLoop(Callbacks):
         return self._ended
 
 
-def require_outside(call: str) -> None:
+def require_outside(call: str, instead: str = DO_THIS_IN_A_STEP) -> None:
     """Raises NotInWorkflow when the code of a run calls this, which must not leave its loop."""
-    if isinstance(asyncio.get_running_loop(), RunLoop):
-        raise NotInWorkflow(call)
+    if isinstance(_get_running_loop(), RunLoop):
+        raise NotInWorkflow(call, instead)

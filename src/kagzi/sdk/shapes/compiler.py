@@ -34,7 +34,7 @@ from kagzi.sdk.shapes.atom import EXACT, Choice, Constrained, Enumeration, Exact
 from kagzi.sdk.shapes.mapping import Mapping
 from kagzi.sdk.shapes.moment import Moment
 from kagzi.sdk.shapes.record import Keyed, Record
-from kagzi.sdk.shapes.shape import KINDS, Misfit, Shape, type_name
+from kagzi.sdk.shapes.shape import KINDS, Misfit, Shape, remedy, type_name
 from kagzi.sdk.shapes.union import Union
 
 SUPPORTED = (
@@ -235,4 +235,4 @@ def _tags(members: list[Shape]) -> list[str]:
 
 
 def _unsupported(annotation: Any) -> Misfit:
-    return Misfit(f"{type_name(annotation)} has no encoded form. {SUPPORTED}")
+    return Misfit(f"{type_name(annotation)} has no encoded form. {remedy(annotation) or SUPPORTED}")

@@ -5,7 +5,7 @@ what value does this JSON mean (`lift`). `lower` and `lift` raise Misfit, which 
 out and never quotes the data itself: messages end up in logs, payloads must not.
 """
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator
 from typing import Any
 
 TAG = "$kagzi"
@@ -91,13 +91,24 @@ class Shape:
         found = type_name(type(value))
         if any(found == type_name(base) for base in type(value).__mro__[1:]) or found == self.name:
             found = f"{type(value).__module__}.{type(value).__qualname__}"
-        return Misfit(
-            f"found {article(found)} where {self.name} is declared. Declare the type that is really used "
-            f"(for several, a union), or convert the value"
+        what_to_do = remedy(type(value)) or (
+            "Declare the type that is really used (for several, a union), or convert the value"
         )
+        return Misfit(f"found {article(found)} where {self.name} is declared. {what_to_do}")
 
     def unreadable(self, plain: Any) -> Misfit:
         return Misfit(f"expected {self.name}, found {article(KINDS.get(type(plain), type_name(type(plain))))}")
+
+
+def remedy(cls: Any) -> str:
+    """What to do about a value of a class that nobody means to store; empty when it may be meant."""
+    if not isinstance(cls, type):
+        return ""
+    if issubclass(cls, Awaitable):
+        return "Write `await` before what makes it"
+    if issubclass(cls, Iterator | AsyncIterator):
+        return "Return a list of what it yields"
+    return ""
 
 
 def each(convert: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
