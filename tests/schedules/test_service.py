@@ -177,6 +177,36 @@ async def test_an_interval_that_is_set_again_goes_on_from_where_it_began(calenda
     assert times(answer.schedule.next_slot) == ["12:25:00"]
 
 
+async def test_another_zone_moves_no_slot_of_an_interval(calendar: Calendar) -> None:
+    made = await calendar.create(timing=every(hours=1))
+    await calendar.go(minutes=20)
+    moved = await calendar.update(timezone="Asia/Tokyo")
+    assert (moved.next_slot, moved.words, moved.timezone) == (made.next_slot, made.words, "Asia/Tokyo")
+    await calendar.skip(minutes=40, seconds=1)
+    await calendar.update(timezone="Europe/Berlin")
+    await calendar.fire()
+    assert await calendar.slots() == ["13:00:00"]
+
+
+async def test_an_interval_counts_from_what_its_words_say(calendar: Calendar) -> None:
+    said = "every 2 hours counted from 2026-06-01 00:30 UTC"
+    made = await calendar.create(timing=every(hours=2))
+    changed = await calendar.update(timing=pb.ScheduleTiming(text=said))
+    assert (times(changed.next_slot), changed.timing) == (["12:30:00"], made.timing)
+    assert "00:30" in changed.words
+    for same in (pb.ScheduleTiming(text="every 2 hours"), every(hours=2), pb.ScheduleTiming(text=changed.words)):
+        again = await calendar.update(timing=same)
+        assert (again.next_slot, again.words) == (changed.next_slot, changed.words)
+    assert times((await calendar.update(timing=every(hours=3))).next_slot) == ["15:00:00"]
+
+
+async def test_an_interval_without_its_first_moment_goes_on_as_it_was(calendar: Calendar) -> None:
+    request = calendar.request(timing=every(hours=1))
+    request.start_at.FromDatetime(NOON - timedelta(minutes=10))
+    await calendar.api.CreateSchedule(request, None)  # type: ignore[arg-type]  # it is not looked at
+    assert times((await calendar.update(clear=["start_at"])).next_slot) == ["12:50:00"]
+
+
 async def test_any_field_may_be_changed_and_the_others_stay(calendar: Calendar) -> None:
     made = await calendar.create(input=payload("7"), timeout_ms=1_000, retry=RetryPolicy(maximum_attempts=2))
     await calendar.skip(minutes=1)

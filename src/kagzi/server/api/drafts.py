@@ -13,8 +13,8 @@ from typing import Any
 from kagzi.protocol.v1 import schedule_pb2 as pb
 from kagzi.server import planner
 from kagzi.server.api import checks
-from kagzi.server.api.timings import Bounds, bounds, read
-from kagzi.store import rows
+from kagzi.server.api.timings import anchor, bounds, read
+from kagzi.store import rows, templates
 from kagzi.store.errors import Refused, invalid, precondition
 from kagzi.store.runs import DEFAULT_PRIORITY
 from kagzi.store.templates import ASKED, OVERLAP_NAME, RUN_LIMIT, Template
@@ -39,7 +39,7 @@ def new(request: pb.CreateScheduleRequest, namespace: str, run_id: str, zone: st
     """The schedule that a request asks for; it fires from its first slot after now."""
     given = bounds(request)
     timezone = checks.name(request.timezone, "timezone", default=zone)
-    times = read(request.timing, timezone, given, now)
+    times = read(request.timing, timezone, anchor(given, now))
     made = Template(
         namespace=namespace,
         run_id=run_id,
@@ -74,7 +74,7 @@ def proposed(request: pb.PreviewScheduleRequest, zone: str, now: datetime) -> Te
     proposal = request.proposal
     given = bounds(proposal, path="proposal.")
     timezone = checks.name(proposal.timezone, "proposal.timezone", default=zone)
-    times = read(proposal.timing, timezone, given, now, "proposal.")
+    times = read(proposal.timing, timezone, anchor(given, now), "proposal.")
     made = Template(
         namespace="",
         run_id="",
@@ -103,7 +103,7 @@ def check(request: pb.UpdateScheduleRequest) -> None:
     given = bounds(request)
     timezone = checks.name(request.timezone, "timezone") if request.HasField("timezone") else "UTC"
     timing = request.timing if request.HasField("timing") else pb.ScheduleTiming(cron="@daily")
-    read(timing, timezone, given, _SOME_TIME)
+    read(timing, timezone, anchor(given, _SOME_TIME))
 
 
 def changed(template: Template, request: pb.UpdateScheduleRequest, now: datetime) -> Template:
@@ -187,7 +187,8 @@ def _times(template: Template) -> tuple[Any, ...]:
         template.cron,
         template.every,
         template.anchor,
-        template.timezone,
+        # Another zone moves no slot of an interval.
+        template.timezone if template.every is None else None,
         template.starts_at,
         template.ends_at,
         template.jitter,
@@ -209,23 +210,18 @@ def _timed(template: Template, times: Timetable) -> Template:
 def _retimed(template: Template, request: pb.UpdateScheduleRequest, now: datetime) -> Template:
     """The schedule with the times of the request."""
     given = bounds(request, template, request.clear)
-    before = Bounds(template.starts_at, template.ends_at)
+    # A first moment that is taken away moves no slot.
+    begins = given.start is not None and given.start != template.starts_at
     timezone = checks.name(request.timezone, "timezone") if request.HasField("timezone") else template.timezone
     retimed = replace(template, starts_at=given.start, ends_at=given.end, timezone=timezone)
-    if request.HasField("timing"):
-        times = read(request.timing, timezone, given, now)
-        same = times.every is not None and times.every == template.every and given.start == before.start
-        # An interval that is set again as it was goes on from where it began.
-        return replace(retimed, words=template.words) if same else _timed(retimed, times)
-    if given.start == before.start and timezone == template.timezone:
+    if not begins and timezone == template.timezone and not request.HasField("timing"):
         return retimed
-    return _timed(retimed, read(_timing(template), timezone, given, now))
-
-
-def _timing(template: Template) -> pb.ScheduleTiming:
-    if template.every is not None:
-        return pb.ScheduleTiming(every_ms=template.every // timedelta(milliseconds=1))
-    return pb.ScheduleTiming(cron=template.cron or "")
+    timing = request.timing if request.HasField("timing") else templates.timing(template.cron, template.every)
+    times = read(timing, timezone, anchor(given, now))
+    if not begins and times.every is not None and times.every == template.every:
+        # An interval of the same length goes on from where it began, unless it is told to count from elsewhere.
+        times = read(timing, timezone, template.anchor or now)
+    return _timed(retimed, times)
 
 
 def _fields(request: pb.UpdateScheduleRequest) -> dict[str, Any]:

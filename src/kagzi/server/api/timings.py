@@ -45,10 +45,14 @@ def bounds(
     return Bounds(start, end)
 
 
-def read(timing: pb.ScheduleTiming, timezone: str, given: Bounds, now: datetime, path: str = "") -> Timetable:
-    """The timetable that a request asks for. An interval counts from the first moment it may fire, else from now."""
+def anchor(given: Bounds, now: datetime) -> datetime:
+    """What an interval counts from that says nothing of it: the first moment it may fire, else now."""
     # Whole seconds, so that its slots can be said in words.
-    anchor = given.start or now.replace(microsecond=0)
+    return given.start or now.replace(microsecond=0)
+
+
+def read(timing: pb.ScheduleTiming, timezone: str, anchor: datetime, path: str = "") -> Timetable:
+    """The timetable that a request asks for. An interval counts from the anchor, unless its words name another."""
     field = timing.WhichOneof("timing")
     if field is None:
         raise invalid(f"{path}timing", "timing is missing: give cron, every_ms or text")
