@@ -13,6 +13,8 @@ import pytest
 from kagzi.protocol.v1.common_pb2 import PAUSED, SCHEDULED, RetryPolicy
 from kagzi.protocol.v1.schedule_pb2 import SCHEDULE_PAUSE_FINISHED, SCHEDULE_PAUSE_RUN_LIMIT
 from kagzi.server import firing
+from kagzi.store import firing as store
+from kagzi.store.firing import Plan
 from tests.laws import operations
 from tests.schedules.calendar import NOON, Calendar, cron, every, payload, times
 
@@ -112,6 +114,9 @@ async def test_a_run_that_is_due_is_no_schedule(calendar: Calendar) -> None:
     run_id = await calendar.start()
     before = await calendar.contents()
     assert await calendar.firing._fire("default", [run_id]) == 0
+    plan = Plan([calendar.now], calendar.now, calendar.now)
+    fired = await calendar.database.transact(lambda c: store.fire(c, "default", [run_id], lambda *_: plan))
+    assert fired.outcome.started == []
     assert await calendar.contents() == before
 
 

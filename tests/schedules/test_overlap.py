@@ -5,6 +5,7 @@ one go. Nothing is lost when both happen at once.
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -326,3 +327,24 @@ async def _statements(calendar: Calendar, run: Run) -> int:
             await batch.apply(calendar.connection, "default", [operations.complete(run)], LEASE)
     assert (await calendar.row(run.run_id))["status"] == "COMPLETED"
     return len(counted)
+
+
+async def test_a_run_that_waits_is_not_held_up_by_one_that_nobody_waits_for(calendar: Calendar) -> None:
+    first = await slow(calendar, pb.OVERLAP_ALLOW)
+    waiting = (await calendar.trigger(overlap=QUEUE_ONE)).run_id
+    await calendar.go(hours=1)
+    second = await calendar.take()
+    await calendar.end(first)
+    await calendar.end(second)
+    assert (await calendar.row(waiting))["waits"] is False
+
+
+async def test_the_time_limit_of_a_run_that_waits_counts_from_the_end_of_the_one_before(calendar: Calendar) -> None:
+    run = await slow(calendar, QUEUE_ONE, timeout_ms=7_200_000)
+    await calendar.go(hours=1)
+    [_, waiting] = await calendar.runs()
+    assert (waiting["waits"], waiting["deadline_at"]) == (True, None)
+    await calendar.skip(minutes=30)
+    [outcome] = await calendar.flush(operations.complete(run))
+    assert outcome.deadline
+    assert (await calendar.row(str(waiting["run_id"])))["deadline_at"] == calendar.now + timedelta(hours=2)

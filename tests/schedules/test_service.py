@@ -11,6 +11,7 @@ import pytest
 
 from kagzi.protocol.v1 import schedule_pb2 as pb
 from kagzi.protocol.v1.common_pb2 import PAUSED, PENDING, RUNNING, SCHEDULED, ErrorDetail, RetryPolicy
+from kagzi.store import launches
 from tests.laws import operations
 from tests.laws.operations import TYPE, new_id
 from tests.schedules.calendar import NOON, Calendar, cron, every, payload, refused, shown, times
@@ -331,6 +332,12 @@ async def test_a_slot_whose_run_continued_as_new_has_the_run_it_became(calendar:
     await calendar.skip(minutes=5)
     counted = await calendar.backfill(NOON + timedelta(minutes=1))
     assert [(slot.run_id, slot.already_exists) for slot in counted.slots] == [(goes_on.body.new_run_id, True)]
+    made = await calendar.get()
+    slots = [NOON + timedelta(hours=1)]
+    found = await launches._slots.fetch(
+        calendar.connection, namespace="default", template_ids=[made.template_run_id], slots=slots
+    )
+    assert [str(row["run_id"]) for row in found] == [goes_on.body.new_run_id]
 
 
 async def test_a_long_backfill_goes_on_where_it_ended(calendar: Calendar) -> None:
@@ -355,6 +362,66 @@ async def test_a_backfilled_slot_does_not_fire_again(calendar: Calendar) -> None
     for name in ("a", "b"):
         assert await calendar.slots(name) == ["12:00:00", "13:00:00", "14:00:00"]
         assert (await calendar.runs(name))[-1]["waits"] is False
+
+
+async def test_a_backfill_may_run_one_after_another_oldest_first(calendar: Calendar) -> None:
+    await calendar.create()
+    await calendar.go(hours=1)
+    under_way = await calendar.take()
+    since = NOON - timedelta(hours=3)
+    counted = await calendar.backfill(since, NOON, overlap=pb.OVERLAP_QUEUE_ALL, dry_run=True)
+    assert (counted.started, counted.skipped, len(await calendar.runs())) == (3, 0, 1)
+    await calendar.backfill(since, NOON - timedelta(hours=1), overlap=pb.OVERLAP_QUEUE_ALL)
+    await calendar.backfill(since, NOON, overlap=pb.OVERLAP_QUEUE_ALL)
+    assert [run["waits"] for run in await calendar.runs()] == [True, True, True, False]
+    assert await calendar.due() == []
+    begun = []
+    for _ in range(3):
+        await calendar.end(under_way)
+        under_way = await calendar.take()
+        begun.append(shown((await calendar.row(under_way.run_id))["scheduled_for"]))
+    assert begun == ["09:00:00", "10:00:00", "11:00:00"]
+    await calendar.end(under_way)
+
+
+async def test_one_of_a_queue_that_is_cancelled_holds_nobody_up(calendar: Calendar) -> None:
+    await calendar.create()
+    filled = await calendar.backfill(NOON - timedelta(hours=4), overlap=pb.OVERLAP_QUEUE_ALL)
+    first = await calendar.take()
+    await calendar.flush(operations.cancel(filled.slots[1].run_id))
+    assert await calendar.due() == []
+    await calendar.end(first)
+    assert (await calendar.take()).run_id == filled.slots[2].run_id
+
+
+@pytest.mark.parametrize(
+    ("policy", "kept"),
+    [(pb.OVERLAP_SKIP, [-1]), (pb.OVERLAP_QUEUE_ONE, [-2, -1]), (pb.OVERLAP_CANCEL_PREVIOUS, [-1])],
+)
+async def test_under_other_policies_a_backfill_keeps_the_newest_that_fit(
+    calendar: Calendar, policy: pb.ScheduleOverlap.ValueType, kept: list[int]
+) -> None:
+    await calendar.create(timing=every(minutes=1))
+    since = NOON - timedelta(minutes=1_500)
+    counted = await calendar.backfill(since, overlap=policy, dry_run=True)
+    assert (counted.started, counted.skipped, counted.total) == (len(kept), 1_000 - len(kept), 1_500)
+    assert not counted.HasField("continue_from")
+    done = await calendar.backfill(since, overlap=policy)
+    assert (done.started, done.skipped) == (counted.started, counted.skipped)
+    assert await calendar.slots() == [shown(NOON + timedelta(minutes=minute)) for minute in kept]
+    assert [slot.run_id for slot in done.slots if slot.run_id] == [str(run["run_id"]) for run in await calendar.runs()]
+
+
+async def test_a_schedule_has_no_queue_without_end(calendar: Calendar) -> None:
+    with refused(INVALID, "overlap"):
+        await calendar.create(overlap=pb.OVERLAP_QUEUE_ALL)
+    await calendar.create()
+    with refused(INVALID, "overlap"):
+        await calendar.update(overlap=pb.OVERLAP_QUEUE_ALL)
+    with refused(INVALID, "overlap"):
+        await calendar.trigger(overlap=pb.OVERLAP_QUEUE_ALL)
+    with refused(INVALID, "overlap"):
+        await calendar.backfill(NOON - timedelta(days=1), overlap=9)
 
 
 async def test_a_preview_shows_the_next_slots_in_the_schedules_own_time(calendar: Calendar) -> None:

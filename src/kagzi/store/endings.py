@@ -321,8 +321,7 @@ async def settle(connection: Connection, namespace: str, ended: Sequence[Ended],
                 outcome.becomes_due(row["task_queue"], None)
     freed = [run.frees for run in ended if run.frees]
     if freed:
-        for task_queue in await instances.release(connection, namespace, freed):
-            outcome.becomes_due(task_queue, None)
+        await instances.release(connection, namespace, freed, outcome)
     badly = [run.run_id for run in ended if run.status != "COMPLETED"]
     if badly:
         children = await _children.fetch(connection, namespace=namespace, run_ids=badly)

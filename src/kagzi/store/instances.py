@@ -11,13 +11,14 @@ from dataclasses import dataclass
 
 from asyncpg.connection import Connection
 
+from kagzi.store.operation import Outcome
 from kagzi.store.queries import Queries
 
 _sql = Queries("instances.sql")
 _lock = _sql.bind("lock", columns=("run_id", "schedule_id", "waits", "locked"))
 _await_ends = _sql.bind("await_ends")
 _lock_waiting = _sql.bind("lock_waiting", columns=("run_id",))
-_release = _sql.bind("release", columns=("run_id", "task_queue"))
+_release = _sql.bind("release", columns=("run_id", "task_queue", "limited"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +55,12 @@ async def await_ends(connection: Connection, namespace: str, run_ids: Sequence[s
     await _await_ends.execute(connection, namespace=namespace, run_ids=run_ids)
 
 
-async def release(connection: Connection, namespace: str, template_ids: Sequence[str]) -> set[str]:
-    """Awaited runs of these templates have ended: lets the next ones go, and answers the queues they are due in."""
+async def release(connection: Connection, namespace: str, template_ids: Sequence[str], outcome: Outcome) -> None:
+    """Awaited runs of these templates have ended: lets the next ones go."""
     waiting = await _lock_waiting.fetch(connection, namespace=namespace, template_ids=template_ids)
     if not waiting:
-        return set()
+        return
     released = await _release.fetch(connection, namespace=namespace, run_ids=[str(row["run_id"]) for row in waiting])
-    return {row["task_queue"] for row in released}
+    for row in released:
+        outcome.becomes_due(row["task_queue"], None)
+        outcome.deadline = outcome.deadline or row["limited"]

@@ -37,13 +37,19 @@ order by r.run_id
 for no key update;
 
 -- name: release
--- Makes waiting runs due whose schedule has no other live run. The caller holds their locks.
+-- Of the waiting runs of each schedule, makes the first due when none lives that is awaited; those begun since are not
+-- waited for. Its time limit counts from here. The caller holds the locks of all that wait.
 update kagzi.workflow_runs r
-set available_at = kagzi.now()
-where r.namespace = :namespace and r.run_id = any (:run_ids::uuid[])
+set available_at = kagzi.now(), deadline_at = kagzi.now() + r.run_timeout
+from (select distinct on (w.schedule_id) w.run_id
+      from kagzi.workflow_runs w
+      where w.namespace = :namespace and w.run_id = any (:run_ids::uuid[])
+        and w.status = 'PENDING' and w.available_at = 'infinity'
+      order by w.schedule_id, w.scheduled_for nulls last, w.created_at, w.run_id) as first
+where r.namespace = :namespace and r.run_id = first.run_id
   and r.status = 'PENDING' and r.available_at = 'infinity'
   and not exists (select 1 from kagzi.workflow_runs o
-                  where o.namespace = :namespace and o.schedule_id = r.schedule_id
-                    and o.status in ('PENDING', 'RUNNING', 'SLEEPING') and o.run_id <> r.run_id
+                  where o.namespace = :namespace and o.schedule_id = r.schedule_id and o.awaited
+                    and o.status in ('PENDING', 'RUNNING', 'SLEEPING')
                     and not (o.status = 'PENDING' and o.available_at = 'infinity'))
-returning r.run_id, r.task_queue;
+returning r.run_id, r.task_queue, r.deadline_at is not null as limited;

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-import asyncpg
 import uuid_utils
 from asyncpg.connection import Connection
 
@@ -34,6 +33,15 @@ class Launched:
     run_ids: set[str] = field(default_factory=set)
     # Templates of which a run has no id because a foreign one has that of its slot, each with a notice.
     notices: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """A slot of a backfill: its run, empty where there is none; whether it was there before, or is left out."""
+
+    run_id: str = ""
+    existed: bool = False
+    skipped: bool = False
 
 
 async def launch(
@@ -91,8 +99,8 @@ def external_id(start: Start) -> str | None:
 
 def _tell(start: Start, outcome: Outcome) -> None:
     outcome.started.append(start.template.workflow_type)
-    outcome.deadline = outcome.deadline or start.template.timeout is not None
     if not start.waits:
+        outcome.deadline = outcome.deadline or start.template.timeout is not None
         outcome.becomes_due(start.template.task_queue, None)
 
 
@@ -120,23 +128,32 @@ async def trigger(
         status: str = known["status"]
         return status
     wish = Wish(template.run_id, overlap, [Start(template, run_id, None)])
-    starts = (await overlaps.settle(connection, template.namespace, [wish], outcome))[template.run_id]
-    if starts is None:
-        raise asyncpg.SerializationError("a run of the schedule is in other hands at this moment")
+    starts = await overlaps.settle_one(connection, template.namespace, wish, outcome)
     await launch(connection, template.namespace, starts, outcome, given)
     return "PENDING" if starts else None
 
 
 async def backfill(
-    connection: Connection, template: Template, slots: Sequence[datetime], outcome: Outcome, *, dry_run: bool
-) -> dict[datetime, tuple[str, bool]]:
-    """The runs of past slots: for each its id and whether it was there before. Those that have none are started, all at
-    once; in a dry run, which needs no lock, their ids are empty.
+    connection: Connection,
+    template: Template,
+    slots: Sequence[datetime],
+    overlap: str,
+    outcome: Outcome,
+    *,
+    dry_run: bool,
+) -> dict[datetime, Filled]:
+    """The runs of past slots. Those that have none are started, as far as the policy allows; a dry run, which needs no
+    lock of the template, starts nothing.
     """
     starts = [Start(template, str(uuid_utils.uuid7()), slot) for slot in slots]
     there = await taken(connection, template.namespace, starts)
-    found = {slot: (run_id, True) for (_, slot), run_id in there.items()}
+    found = {slot: Filled(run_id, existed=True) for (_, slot), run_id in there.items()}
     new = [start for start in starts if start.slot not in found]
-    if not dry_run:
-        await launch(connection, template.namespace, new, outcome)
-    return found | {start.slot: ("" if dry_run else start.run_id, False) for start in new if start.slot}
+    wish = Wish(template.run_id, overlap, new)
+    if dry_run:
+        allowed = await overlaps.foretell(connection, template.namespace, wish)
+    else:
+        allowed = await overlaps.settle_one(connection, template.namespace, wish, outcome)
+        await launch(connection, template.namespace, allowed, outcome)
+    found |= {start.slot: Filled(skipped=True) for start in new if start.slot}
+    return found | {start.slot: Filled("" if dry_run else start.run_id) for start in allowed if start.slot}

@@ -1,13 +1,14 @@
 -- name: store
 -- Stores runs of templates, whose locks the caller holds, each with what its template says and the template's input or
--- another. One that waits is due when somebody releases it. A run whose id, slot or external id is taken is left out,
--- waiting for whoever stores the same at this moment.
+-- another. One that waits is due when somebody releases it, and its time limit counts from then. A run whose id, slot or
+-- external id is taken is left out, waiting for whoever stores the same at this moment.
 with stored as (
     insert into kagzi.workflow_runs
         (namespace, run_id, external_id, task_queue, workflow_type, version, status, priority, available_at,
-         retry_policy, deadline_at, labels, seed, schedule_id, scheduled_for, awaited)
+         retry_policy, deadline_at, run_timeout, labels, seed, schedule_id, scheduled_for, awaited)
     select :namespace, u.run_id, u.external_id, t.task_queue, t.workflow_type, t.version, 'PENDING', t.priority,
-           case when u.waits then 'infinity' else kagzi.now() end, t.retry_policy, kagzi.now() + t.run_timeout,
+           case when u.waits then 'infinity' else kagzi.now() end, t.retry_policy,
+           case when not u.waits then kagzi.now() + t.run_timeout end, case when u.waits then t.run_timeout end,
            t.labels, u.seed, t.run_id, u.slot, u.awaited
     from unnest(:template_ids::uuid[], :run_ids::uuid[], :external_ids::text[], :slots::timestamptz[],
                 :seeds::bigint[], :waits::boolean[], :awaited::boolean[])

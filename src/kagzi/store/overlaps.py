@@ -1,6 +1,6 @@
 """What happens at a slot while a run of the same schedule has not ended: both run, the slot is left out, one run waits,
-or the previous one is asked to end. Of several slots that are due at one moment the newest are kept. Pure but for the
-cancel it asks for.
+or the previous one is asked to end; a backfill may have its runs wait for their turns. Of several slots that are due at
+one moment the newest are kept. Pure but for the cancel it asks for.
 """
 
 from __future__ import annotations
@@ -9,14 +9,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+import asyncpg
 from asyncpg.connection import Connection
 
 from kagzi.store import endings, instances
 from kagzi.store.instances import NONE, Instances
 from kagzi.store.operation import Outcome
-from kagzi.store.templates import ALLOW, CANCEL_PREVIOUS, SKIP, Template
+from kagzi.store.templates import ALLOW, CANCEL_PREVIOUS, QUEUE_ALL, SKIP, Template
 
 REASON = "the next run of its schedule is due"
+_HELD = "a run of the schedule is in other hands at this moment"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,14 @@ class Wish:
     template_id: str
     overlap: str
     starts: Sequence[Start]
+
+
+async def settle_one(connection: Connection, namespace: str, wish: Wish, outcome: Outcome) -> list[Start]:
+    """What one template may start now, for a caller who comes again when it cannot be told at this moment."""
+    starts = (await settle(connection, namespace, [wish], outcome))[wish.template_id]
+    if starts is None:
+        raise asyncpg.SerializationError(_HELD)
+    return starts
 
 
 async def settle(
@@ -62,6 +72,17 @@ async def settle(
     return settled
 
 
+async def foretell(connection: Connection, namespace: str, wish: Wish) -> list[Start]:
+    """What a template could start now, as far as can be told without asking anybody to end."""
+    if wish.overlap in (ALLOW, CANCEL_PREVIOUS):
+        return _allowed(wish, NONE)
+    live = await instances.lock(connection, namespace, [wish.template_id])
+    known = live[wish.template_id]
+    if known is None:
+        raise asyncpg.SerializationError(_HELD)
+    return _allowed(wish, known)
+
+
 async def _cancel(
     connection: Connection, namespace: str, wishes: Sequence[Wish], live: dict[str, Instances | None], outcome: Outcome
 ) -> None:
@@ -81,6 +102,12 @@ def _allowed(wish: Wish, live: Instances) -> list[Start]:
     newest = list(wish.starts[-1:])
     if not newest or wish.overlap == ALLOW:
         return list(wish.starts)
+    if wish.overlap == QUEUE_ALL:
+        last = len(wish.starts) - 1
+        return [
+            replace(start, waits=number > 0 or bool(live.run_ids), awaited=number < last)
+            for number, start in enumerate(wish.starts)
+        ]
     if wish.overlap == SKIP:
         return [] if live.run_ids else newest
     if live.waiting:

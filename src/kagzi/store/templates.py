@@ -49,12 +49,13 @@ COLUMNS = (
     "updated_at",
 )
 
-ALLOW, SKIP, QUEUE_ONE, CANCEL_PREVIOUS = "allow", "skip", "queue_one", "cancel_previous"
+ALLOW, SKIP, QUEUE_ONE, CANCEL_PREVIOUS, QUEUE_ALL = "allow", "skip", "queue_one", "cancel_previous", "queue_all"
 OVERLAP = {
     ALLOW: pb.OVERLAP_ALLOW,
     SKIP: pb.OVERLAP_SKIP,
     QUEUE_ONE: pb.OVERLAP_QUEUE_ONE,
     CANCEL_PREVIOUS: pb.OVERLAP_CANCEL_PREVIOUS,
+    QUEUE_ALL: pb.OVERLAP_QUEUE_ALL,
 }
 OVERLAP_NAME = {value: name for name, value in OVERLAP.items()}
 ASKED, FINISHED, RUN_LIMIT = "ASKED", "FINISHED", "RUN_LIMIT"

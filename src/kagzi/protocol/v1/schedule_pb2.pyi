@@ -42,6 +42,10 @@ class _ScheduleOverlapEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Sched
     """One run waits for the end of the previous one; further slots are left out while it waits."""
     OVERLAP_CANCEL_PREVIOUS: _ScheduleOverlap.ValueType  # 4
     """The previous run is asked to cancel, and the new one starts when it has ended."""
+    OVERLAP_QUEUE_ALL: _ScheduleOverlap.ValueType  # 5
+    """One after another, the oldest slot first: each run waits for the end of the one before. Only of BackfillSchedule; a
+    schedule slower than its slots would have ever more of them.
+    """
 
 class ScheduleOverlap(_ScheduleOverlap, metaclass=_ScheduleOverlapEnumTypeWrapper):
     """What happens at a slot while a run of the same schedule has not ended."""
@@ -56,6 +60,10 @@ OVERLAP_QUEUE_ONE: ScheduleOverlap.ValueType  # 3
 """One run waits for the end of the previous one; further slots are left out while it waits."""
 OVERLAP_CANCEL_PREVIOUS: ScheduleOverlap.ValueType  # 4
 """The previous run is asked to cancel, and the new one starts when it has ended."""
+OVERLAP_QUEUE_ALL: ScheduleOverlap.ValueType  # 5
+"""One after another, the oldest slot first: each run waits for the end of the one before. Only of BackfillSchedule; a
+schedule slower than its slots would have ever more of them.
+"""
 Global___ScheduleOverlap: _TypeAlias = ScheduleOverlap  # noqa: Y015
 
 class _SchedulePause:
@@ -1053,12 +1061,18 @@ class BackfillScheduleRequest(_message.Message):
     SINCE_FIELD_NUMBER: _builtins.int
     UNTIL_FIELD_NUMBER: _builtins.int
     DRY_RUN_FIELD_NUMBER: _builtins.int
+    OVERLAP_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     """Whose schedule it is."""
     schedule_id: _builtins.str
     """Which schedule."""
     dry_run: _builtins.bool
     """Start nothing, only say what would be started."""
+    overlap: Global___ScheduleOverlap.ValueType
+    """How the runs go together with each other and with those under way; absent: all at once, whatever the schedule
+    says. Under OVERLAP_SKIP, OVERLAP_QUEUE_ONE and OVERLAP_CANCEL_PREVIOUS the slots count as due at this moment, and
+    only the newest fit.
+    """
     @_builtins.property
     def since(self) -> _timestamp_pb2.Timestamp:
         """The first slot is at or after this; must be given."""
@@ -1075,12 +1089,15 @@ class BackfillScheduleRequest(_message.Message):
         since: _timestamp_pb2.Timestamp | None = ...,
         until: _timestamp_pb2.Timestamp | None = ...,
         dry_run: _builtins.bool = ...,
+        overlap: Global___ScheduleOverlap.ValueType | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["since", b"since", "until", b"until"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_overlap", b"_overlap", "overlap", b"overlap", "since", b"since", "until", b"until"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "namespace", b"namespace", "schedule_id", b"schedule_id", "since", b"since", "until", b"until"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_overlap", b"_overlap", "dry_run", b"dry_run", "namespace", b"namespace", "overlap", b"overlap", "schedule_id", b"schedule_id", "since", b"since", "until", b"until"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__overlap: _TypeAlias = _typing.Literal["overlap"]  # noqa: Y015
+    _WhichOneofArgType__overlap: _TypeAlias = _typing.Literal["_overlap", b"_overlap"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__overlap) -> _WhichOneofReturnType__overlap | None: ...
 
 Global___BackfillScheduleRequest: _TypeAlias = BackfillScheduleRequest  # noqa: Y015
 
@@ -1098,7 +1115,7 @@ class BackfillScheduleResponse(_message.Message):
         RUN_ID_FIELD_NUMBER: _builtins.int
         ALREADY_EXISTS_FIELD_NUMBER: _builtins.int
         run_id: _builtins.str
-        """Its run; empty in a dry run for a slot that has none."""
+        """Its run; empty for a slot that has none: in a dry run, or because `overlap` leaves it out."""
         already_exists: _builtins.bool
         """It had that run before."""
         @_builtins.property
@@ -1122,6 +1139,7 @@ class BackfillScheduleResponse(_message.Message):
     STARTED_FIELD_NUMBER: _builtins.int
     ALREADY_EXIST_FIELD_NUMBER: _builtins.int
     TOTAL_FIELD_NUMBER: _builtins.int
+    SKIPPED_FIELD_NUMBER: _builtins.int
     CONTINUE_FROM_FIELD_NUMBER: _builtins.int
     started: _builtins.int
     """How many of `slots` were started, or in a dry run would be."""
@@ -1129,9 +1147,11 @@ class BackfillScheduleResponse(_message.Message):
     """How many of `slots` had a run."""
     total: _builtins.int
     """Slots in the whole range, counted up to 100,000."""
+    skipped: _builtins.int
+    """How many of `slots` have no run because `overlap` leaves them out."""
     @_builtins.property
     def slots(self) -> _containers.RepeatedCompositeFieldContainer[Global___BackfillScheduleResponse.Slot]:
-        """At most 1,000 slots, oldest first."""
+        """At most 1,000 slots, oldest first. The first of the range, or its newest where only those fit."""
 
     @_builtins.property
     def continue_from(self) -> _timestamp_pb2.Timestamp:
@@ -1146,11 +1166,12 @@ class BackfillScheduleResponse(_message.Message):
         started: _builtins.int = ...,
         already_exist: _builtins.int = ...,
         total: _builtins.int = ...,
+        skipped: _builtins.int = ...,
         continue_from: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["continue_from", b"continue_from"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["already_exist", b"already_exist", "continue_from", b"continue_from", "slots", b"slots", "started", b"started", "total", b"total"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["already_exist", b"already_exist", "continue_from", b"continue_from", "skipped", b"skipped", "slots", b"slots", "started", b"started", "total", b"total"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -142,9 +142,11 @@ def resumed(template: Template, now: datetime) -> Template:
         raise precondition(message, template.schedule_id) from None
 
 
-def overlap(value: int) -> str:
+def overlap(value: int, *, backfill: bool = False) -> str:
     """The policy of a request; unspecified is allow."""
     checks.enum(value, pb.ScheduleOverlap, "overlap")
+    if value == pb.OVERLAP_QUEUE_ALL and not backfill:
+        raise invalid("overlap", "OVERLAP_QUEUE_ALL is for backfills alone: OVERLAP_QUEUE_ONE lets one run wait")
     return OVERLAP_NAME[pb.ScheduleOverlap.ValueType(value or pb.OVERLAP_ALLOW)]
 
 

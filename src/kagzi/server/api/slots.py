@@ -26,8 +26,9 @@ from kagzi.server.api.drafts import SCHEDULE_BYTES
 from kagzi.store import launches, namespaces, rows, schedules, templates
 from kagzi.store.database import Database
 from kagzi.store.errors import invalid, not_found
+from kagzi.store.launches import Filled
 from kagzi.store.operation import Outcome
-from kagzi.store.templates import Template
+from kagzi.store.templates import CANCEL_PREVIOUS, QUEUE_ONE, SKIP, Template
 
 Context = grpc.aio.ServicerContext[Any, Any]
 T = TypeVar("T")
@@ -36,6 +37,8 @@ _BACKFILL = 1_000
 _COUNTED = 100_000
 _PREVIEWED = 1_000
 _INSTANT = timedelta(microseconds=1)
+# Under these few slots of a range have their run: the newest.
+_NEWEST = (SKIP, QUEUE_ONE, CANCEL_PREVIOUS)
 
 
 class Slots(WorkflowScheduleServiceServicer):
@@ -69,29 +72,35 @@ class Slots(WorkflowScheduleServiceServicer):
         since, until = _range(request)
         template, _, now = await self._database.read(lambda c: schedules.get(c, namespace, schedule_id))
         until = now if until is None else min(until, now)
+        policy = drafts.overlap(request.overlap, backfill=True)
         found, total = drafts.readable(template, lambda: _backfilled(template, since, until))
         if total > _BACKFILL:
             total = await asyncio.to_thread(_count, planner.slots(template, since - _INSTANT), until)
+            if policy in _NEWEST:
+                found = planner.newest(template, since, until - _INSTANT, _BACKFILL)
 
-        async def backfill(connection: Connection, outcome: Outcome) -> dict[datetime, tuple[str, bool]]:
+        async def backfill(connection: Connection, outcome: Outcome) -> dict[datetime, Filled]:
             if not request.dry_run:
                 await namespaces.require(connection, namespace)
                 locked, _ = await schedules.lock(connection, namespace, schedule_id)
                 if locked.run_id != template.run_id:
                     raise not_found("schedule", schedule_id, "schedule_id")
-            return await launches.backfill(connection, template, found[:_BACKFILL], outcome, dry_run=request.dry_run)
+            slots = found[:_BACKFILL]
+            return await launches.backfill(connection, template, slots, policy, outcome, dry_run=request.dry_run)
 
         made = await self._transact(namespace, backfill)
-        there = sum(existed for _, existed in made.values())
+        there = sum(one.existed for one in made.values())
+        skipped = sum(one.skipped for one in made.values())
         return pb.BackfillScheduleResponse(
             slots=[
                 pb.BackfillScheduleResponse.Slot(
-                    scheduled_for=rows.timestamp(slot), run_id=made[slot][0], already_exists=made[slot][1]
+                    scheduled_for=rows.timestamp(slot), run_id=made[slot].run_id, already_exists=made[slot].existed
                 )
                 for slot in sorted(made)
             ],
-            started=len(made) - there,
+            started=len(made) - there - skipped,
             already_exist=there,
+            skipped=skipped,
             total=total,
             continue_from=rows.timestamp(found[_BACKFILL]) if len(found) > _BACKFILL else None,
         )
