@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -35,6 +36,11 @@ async def order(ctx: Context, order: Order) -> None: ...
 async def bare(ctx: Context) -> None: ...
 
 
+@workflow
+async def greeting(ctx: Context, name: str = "world") -> str:
+    return f"hello {name}"
+
+
 @pytest.fixture
 async def server(database_url: str) -> AsyncIterator[Server]:
     async with serving(database_url) as running:
@@ -57,6 +63,11 @@ async def test_a_schedule_takes_over_what_its_workflow_declares(client: Client) 
     assert found == await client.schedules.get("nightly")
     assert found.next_slot == (await handle.next_fires(1))[0]
     assert (await handle.next_fires(1))[0].utcoffset() in (timedelta(hours=1), timedelta(hours=2))
+
+
+async def test_a_workflow_whose_input_has_a_default_needs_none(client: Client) -> None:
+    handle = await client.schedules.create("greeting", greeting, every="1h")
+    assert (await handle.describe()).input is None
 
 
 async def test_a_schedule_is_told_everything(client: Client) -> None:
@@ -111,10 +122,17 @@ async def test_a_schedule_is_paused_changed_triggered_and_deleted(server: Server
             assert (described.schedule, described.scheduled_for, described.input) == ("daily", None, {"n": number})
     assert [found.run_id async for found in handle.history(status="COMPLETED")] == [other.run_id, run.run_id]
     assert [found.run_id async for found in handle.history(limit=1)] == [other.run_id]
-    await handle.delete()
+    template = await handle.delete()
     with pytest.raises(NotFound):
         await handle.describe()
     assert (await run.describe()).schedule is None
+    assert [found.run_id async for found in handle.history()] == [other.run_id, run.run_id]
+    stranger = client.schedules.handle("daily")
+    with pytest.raises(NotFound):
+        [found async for found in stranger.history()]
+    assert [found.run_id async for found in stranger.history(template_run_id=template)] == [other.run_id, run.run_id]
+    await client.schedules.create("daily", "echo", every="1h")
+    assert [found async for found in handle.history()] == []
 
 
 async def test_past_slots_are_made_up_for(client: Client) -> None:
@@ -128,6 +146,21 @@ async def test_past_slots_are_made_up_for(client: Client) -> None:
     assert all(done.runs.values())
     again = await handle.backfill(now - timedelta(minutes=3), now)
     assert (again.started, again.already_existed, again.runs) == (0, 3, done.runs)
+
+
+async def test_past_slots_may_be_made_up_for_one_after_another(client: Client) -> None:
+    handle = await client.schedules.create("often", bare, every="1m", start_at=FAR)
+    await handle.update(start_at=None)
+    now = datetime.now(UTC)
+    since = now - timedelta(minutes=3)
+    counted = await handle.backfill(since, now, overlap="skip", dry_run=True)
+    assert (counted.started, counted.skipped, len(counted.runs)) == (1, 2, 3)
+    done = await handle.backfill(since, now, overlap="queue_all")
+    assert (done.started, done.skipped) == (3, 0)
+    explained = [await client.handle(run_id).explain() for _, run_id in sorted(done.runs.items()) if run_id]
+    assert ["previous run" in str(one.reasons) for one in explained] == [False, True, True]
+    with pytest.raises(ConfigError, match="overlap='both'"):
+        await handle.backfill(since, overlap="both")  # type: ignore[arg-type]  # the mistake
 
 
 async def test_schedules_are_listed(client: Client) -> None:
@@ -150,20 +183,31 @@ async def test_a_preview_needs_no_schedule(client: Client) -> None:
 
 async def test_what_makes_no_sense_is_told_where_it_was_written(client: Client) -> None:
     create: Any = client.schedules.create
-    wrong: list[dict[str, Any]] = [
-        {},
-        {"cron": "@daily", "every": "1h"},
-        {"every": "500ms"},
-        {"every": "-1h"},
-        {"every": "soon"},
-        {"every": "1h", "overlap": "both"},
-        {"every": "1h", "start_at": datetime(2090, 1, 1)},  # noqa: DTZ001 - the mistake
-        {"every": "1h", "priority": "high"},
-        {"every": "1h", "input": 1},
+    wrong: list[tuple[str, dict[str, Any]]] = [
+        ("given none", {}),
+        ("given cron and every", {"cron": "@daily", "every": "1h"}),
+        ("every='500ms' is too short", {"every": "500ms"}),
+        ("every='-1h' is not a duration: it is negative", {"every": "-1h"}),
+        ("every=-60 is not a duration: it is negative", {"every": -60}),
+        ("every='soon'", {"every": "soon"}),
+        ("overlap='both'", {"every": "1h", "overlap": "both"}),
+        ("overlap='queue_all'", {"every": "1h", "overlap": "queue_all"}),
+        ("start_at=", {"every": "1h", "start_at": datetime(2090, 1, 1)}),  # noqa: DTZ001 - the mistake
+        ("end_at='tomorrow'", {"every": "1h", "end_at": "tomorrow"}),
+        ("jitter='-1s' is not a duration: it is negative", {"every": "1h", "jitter": "-1s"}),
+        ("timeout=-1", {"every": "1h", "timeout": -1}),
+        ("max_runs=-1", {"every": "1h", "max_runs": -1}),
+        ("max_catchup='all'", {"every": "1h", "max_catchup": "all"}),
+        ("priority='high'", {"every": "1h", "priority": "high"}),
+        ("retry=3", {"every": "1h", "retry": 3}),
+        ("labels=7", {"every": "1h", "labels": 7}),
+        ("takes no input", {"every": "1h", "input": 1}),
     ]
-    for options in wrong:
-        with pytest.raises(ConfigError):
+    for says, options in wrong:
+        with pytest.raises(ConfigError, match=re.escape(says)):
             await create("x", bare, options.pop("input", None), **options)
+    with pytest.raises(TypeError, match="'timezon': did you mean 'timezone'"):
+        await create("x", bare, every="1h", timezon="UTC")
     for field, options in (
         ("timing.cron", {"cron": "0 0 30 2 *"}),
         ("timezone", {"every": "1h", "timezone": "Mars/Olympus"}),

@@ -85,7 +85,8 @@ def _parse_text(text: str) -> timedelta:
     while position < len(text):
         part = _PART.match(text, position)
         if part is None:
-            _refuse(text, "it is not a number followed by a unit")
+            negative = text.lstrip().startswith("-")
+            _refuse(text, "it is negative" if negative else "it is not a number followed by a unit")
         number, word = part.groups()
         # A lone capital is left alone: 1M reads as a month to some and a minute to others.
         unit = _UNITS.get(word if len(word) == 1 else word.lower())

@@ -6,9 +6,10 @@ a workflow, it would cost the run its place.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
+from kagzi.sdk import duration
 from kagzi.sdk.definition import Workflow, check_name
 from kagzi.sdk.errors import ConfigError
 from kagzi.sdk.retry import Retry
@@ -71,6 +72,27 @@ def moment(given: Any, option: str) -> datetime:
         raise ConfigError(f"{option}={given!r} must be a datetime with a time zone.")
     if given.tzinfo is None:
         raise ConfigError(f"{option}={given!r} has no time zone: give one, as datetime(..., tzinfo=UTC).")
+    return given
+
+
+def length(given: Any, option: str) -> timedelta:
+    """A length of time."""
+    try:
+        return duration.parse(given)
+    except ConfigError as error:
+        # It begins with what was given.
+        raise ConfigError(f"{option}={error}") from None
+
+
+def milliseconds(given: Any, option: str) -> int:
+    """A length of time in whole milliseconds, rounded up."""
+    return duration.milliseconds(length(given, option))
+
+
+def count(given: Any, option: str) -> int:
+    """A whole number from 0 on."""
+    if isinstance(given, bool) or not isinstance(given, int) or not 0 <= given < 2**31:
+        raise ConfigError(f"{option}={given!r} must be a whole number, 0 or more.")
     return given
 
 

@@ -14,7 +14,7 @@ import uuid_utils
 from kagzi.protocol.v1 import common_pb2
 from kagzi.protocol.v1.common_pb2 import RetryPolicy
 from kagzi.protocol.v1.workflow_pb2 import StartWorkflowRequest
-from kagzi.sdk import duration, option
+from kagzi.sdk import option
 from kagzi.sdk.codec import Chain
 from kagzi.sdk.current import current_step
 from kagzi.sdk.definition import Workflow
@@ -134,11 +134,11 @@ def _put_times(
     if delay is not None and at is not None:
         raise ConfigError("A run starts after a `delay` or `at` a time: give one of them, not both.")
     if delay is not None:
-        request.delay_ms = duration.milliseconds(delay)
+        request.delay_ms = option.milliseconds(delay, "delay")
     if at is not None:
         request.start_at.FromDatetime(option.moment(at, "at"))
     if timeout is not None:
-        request.timeout_ms = duration.milliseconds(timeout)
+        request.timeout_ms = option.milliseconds(timeout, "timeout")
 
 
 def _put_input(request: StartWorkflowRequest, values: Values, declared: Workflow[Any, Any] | None, given: Any) -> None:

@@ -16,6 +16,7 @@ from kagzi.sdk.descriptions import Decode
 from kagzi.sdk.retry import Retry
 
 Overlap = Literal["allow", "skip", "queue_one", "cancel_previous"]
+BackfillOverlap = Literal["allow", "skip", "queue_one", "cancel_previous", "queue_all"]
 
 OVERLAPS: dict[str, pb.ScheduleOverlap.ValueType] = {
     "allow": pb.OVERLAP_ALLOW,
@@ -23,6 +24,7 @@ OVERLAPS: dict[str, pb.ScheduleOverlap.ValueType] = {
     "queue_one": pb.OVERLAP_QUEUE_ONE,
     "cancel_previous": pb.OVERLAP_CANCEL_PREVIOUS,
 }
+BACKFILL_OVERLAPS = OVERLAPS | {"queue_all": pb.OVERLAP_QUEUE_ALL}
 _OVERLAP_NAMES = {value: name for name, value in OVERLAPS.items()}
 _PAUSES = {
     pb.SCHEDULE_PAUSE_ASKED: "asked",
@@ -103,11 +105,13 @@ class Preview:
 class Backfill:
     """What a backfill did, or in a dry run would do."""
 
-    # Every slot of the range with its run; None in a dry run for a slot that has none.
+    # Every slot of the range with its run; None for a slot that has none. Where only the newest fit, those alone.
     runs: Mapping[datetime, str | None]
     started: int
     already_existed: int
     dry_run: bool
+    # Slots that the policy leaves out.
+    skipped: int = 0
 
 
 def schedule_info(schedule: pb.Schedule, decode: Decode) -> ScheduleInfo:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
+from difflib import get_close_matches
 from typing import Any, TypedDict, Unpack
 
 import uuid_utils
@@ -13,7 +14,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from kagzi.protocol.v1 import schedule_pb2 as pb
 from kagzi.protocol.v1.common_pb2 import Payload
-from kagzi.sdk import duration
+from kagzi.sdk import option
 from kagzi.sdk.definition import Workflow
 from kagzi.sdk.duration import Duration
 from kagzi.sdk.errors import ConfigError
@@ -102,19 +103,19 @@ def create(
     **options: Unpack[ScheduleOptions],
 ) -> pb.CreateScheduleRequest:
     """The request that creates a schedule; ConfigError or PayloadError when it cannot be made."""
-    declared = workflow if isinstance(workflow, Workflow) else None
+    check(options, ScheduleOptions)
+    workflow_type, declared = option.workflow(workflow)
     request = pb.CreateScheduleRequest(
-        namespace=namespace, template_run_id=str(uuid_utils.uuid7()), paused=options.get("paused", False)
+        namespace=namespace,
+        schedule_id=option.name(id, "id"),
+        template_run_id=str(uuid_utils.uuid7()),
+        workflow_type=workflow_type,
+        task_queue=option.name(options.get("queue"), "queue") or (declared.queue if declared else None) or "",
+        version=option.name(options.get("version"), "version") or (declared.version if declared else ""),
+        labels=option.labels(options.get("labels")),
+        paused=bool(options.get("paused", False)),
     )
-    try:
-        request.schedule_id = id
-        request.workflow_type = declared.name if declared else workflow  # type: ignore[assignment]  # by protobuf
-        request.task_queue = options.get("queue") or (declared.queue if declared else None) or ""
-        request.version = options.get("version") or (declared.version if declared else "")
-        request.labels.update(options.get("labels") or {})
-        _put_numbers(request, options)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"A schedule cannot be created with these options: {error}.") from None
+    _put_numbers(request, options)
     _put_timing(request, options, required=True)
     if options.get("timezone"):
         request.timezone = str(options["timezone"])
@@ -124,8 +125,8 @@ def create(
     if declared is not None and not declared.takes_input:
         if input is not None:
             raise ConfigError(f"Workflow {declared.name!r} takes no input, and was given {type(input).__name__}.")
-    elif declared is not None or input is not None:
-        request.input.CopyFrom(encode(declared, request.workflow_type, input))
+    elif input is not None if declared is None else not declared.leaves_out(input):
+        request.input.CopyFrom(encode(declared, workflow_type, input))
     return request
 
 
@@ -133,24 +134,21 @@ def update(
     namespace: str, id: str, workflow_type: str, encode: Encode, **changes: Unpack[ScheduleChanges]
 ) -> pb.UpdateScheduleRequest:
     """The request that changes a schedule of this type; ConfigError or PayloadError when it cannot be made."""
+    check(changes, ScheduleChanges)
     request = pb.UpdateScheduleRequest(namespace=namespace, schedule_id=id)
-    workflow = changes.get("workflow")
-    declared = workflow if isinstance(workflow, Workflow) else None
-    try:
-        if workflow is not None:
-            request.workflow_type = declared.name if declared else workflow  # type: ignore[assignment]  # by protobuf
-        if "queue" in changes:
-            request.task_queue = changes["queue"] or ""
-        if "version" in changes:
-            request.version = changes["version"] or ""
-        if "labels" in changes:
-            request.labels.SetInParent()
-            request.labels.labels.update(changes["labels"] or {})
-        if "enabled" in changes:
-            request.enabled = changes["enabled"]
-        _put_numbers(request, changes)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"A schedule cannot be changed like this: {error}.") from None
+    declared = None
+    if changes.get("workflow") is not None:
+        request.workflow_type, declared = option.workflow(changes["workflow"])
+    if "queue" in changes:
+        request.task_queue = option.name(changes["queue"], "queue")
+    if "version" in changes:
+        request.version = option.name(changes["version"], "version")
+    if "labels" in changes:
+        request.labels.SetInParent()
+        request.labels.labels.update(option.labels(changes["labels"]))
+    if "enabled" in changes:
+        request.enabled = bool(changes["enabled"])
+    _put_numbers(request, changes)
     _put_timing(request, changes, required=False)
     if changes.get("timezone"):
         request.timezone = str(changes["timezone"])
@@ -170,26 +168,34 @@ _CLEARED = {"start_at": "start_at", "end_at": "end_at", "timeout": "timeout_ms",
 
 def proposal(options: Times) -> pb.PreviewScheduleRequest.Proposal:
     """A schedule that need not exist."""
+    check(options, Times)
     made = pb.PreviewScheduleRequest.Proposal()
     _put_timing(made, options, required=True)
     made.timezone = options.get("timezone") or ""
     return made
 
 
-def overlap(name: str) -> pb.ScheduleOverlap.ValueType:
+def overlap(name: str, known: Mapping[str, pb.ScheduleOverlap.ValueType] = OVERLAPS) -> pb.ScheduleOverlap.ValueType:
     """A policy of the wire."""
-    if name not in OVERLAPS:
-        raise ConfigError(f"overlap={name!r} must be one of {', '.join(map(repr, OVERLAPS))}.")
-    return OVERLAPS[name]
+    if name not in known:
+        raise ConfigError(f"overlap={name!r} must be one of {', '.join(map(repr, known))}.")
+    return known[name]
 
 
 def moment(name: str, given: datetime) -> Timestamp:
     """A time of the wire."""
-    if not isinstance(given, datetime) or given.tzinfo is None:
-        raise ConfigError(f"{name}={given!r} is no time with a zone: give one, as datetime(..., tzinfo=UTC).")
     made = Timestamp()
-    made.FromDatetime(given)
+    made.FromDatetime(option.moment(given, name))
     return made
+
+
+def check(given: Mapping[str, Any], known: type) -> None:
+    """Refuses a slip of the pen, as a call with such a keyword would."""
+    unknown = sorted(set(given) - set(known.__annotations__))
+    if unknown:
+        near = get_close_matches(unknown[0], known.__annotations__, n=1)
+        meant = f": did you mean {near[0]!r}?" if near else ""
+        raise TypeError(f"schedules have no option {unknown[0]!r}{meant}")
 
 
 def _put_timing(
@@ -209,10 +215,9 @@ def _put_timing(
         request.timing.text = str(options["text"])
     every = options.get("every")
     if every is not None:
-        length = duration.parse(every)
-        if length < timedelta(seconds=1):
+        if option.length(every, "every") < timedelta(seconds=1):
             raise ConfigError(f"every={every!r} is too short: schedules fire once a second at most.")
-        request.timing.every_ms = duration.milliseconds(every)
+        request.timing.every_ms = option.milliseconds(every, "every")
     start_at, end_at = options.get("start_at"), options.get("end_at")
     if start_at is not None:
         request.start_at.CopyFrom(moment("start_at", start_at))
@@ -222,21 +227,22 @@ def _put_timing(
 
 def _put_numbers(request: pb.CreateScheduleRequest | pb.UpdateScheduleRequest, options: RunOptions) -> None:
     if "jitter" in options:
-        request.jitter_ms = duration.milliseconds(options["jitter"])
+        request.jitter_ms = option.milliseconds(options["jitter"], "jitter")
     if "max_runs" in options:
-        request.max_runs = options["max_runs"] or 0
+        request.max_runs = option.count(options["max_runs"] or 0, "max_runs")
     if "overlap" in options:
         request.overlap = overlap(options["overlap"])
     if "max_catchup" in options:
-        request.max_catchup = options["max_catchup"]
+        request.max_catchup = option.count(options["max_catchup"], "max_catchup")
     if "priority" in options:
-        request.priority = options["priority"]
+        request.priority = option.priority(options["priority"])
 
 
 def _put_limits(
     request: pb.CreateScheduleRequest | pb.UpdateScheduleRequest, timeout: Duration | None, retry: Retry | None
 ) -> None:
     if timeout is not None:
-        request.timeout_ms = duration.milliseconds(timeout)
-    if retry is not None:
-        request.retry.CopyFrom(retry_policy(retry))
+        request.timeout_ms = option.milliseconds(timeout, "timeout")
+    policy = option.retry(retry)
+    if policy is not None:
+        request.retry.CopyFrom(retry_policy(policy))

@@ -1,5 +1,5 @@
-"""`client.schedules`: workflows that start by themselves. A handle holds nothing but the schedule's id, so handles are
-free to make and to forget. Every change is recognised when it is repeated.
+"""`client.schedules`: workflows that start by themselves. A handle holds nothing but ids, so handles are free to
+make and to forget. Every change is recognised when it is repeated.
 """
 
 from __future__ import annotations
@@ -18,10 +18,18 @@ from kagzi.sdk import listing
 from kagzi.sdk import schedule_request as requests
 from kagzi.sdk.definition import Workflow
 from kagzi.sdk.descriptions import RunInfo, run_info
-from kagzi.sdk.errors import ConfigError
+from kagzi.sdk.errors import ConfigError, NotFound
 from kagzi.sdk.handle import Handle
 from kagzi.sdk.reach import Reach
-from kagzi.sdk.schedule_info import Backfill, Preview, ScheduleInfo, preview, schedule_info
+from kagzi.sdk.schedule_info import (
+    BACKFILL_OVERLAPS,
+    Backfill,
+    BackfillOverlap,
+    Preview,
+    ScheduleInfo,
+    preview,
+    schedule_info,
+)
 from kagzi.sdk.schedule_request import ScheduleChanges, ScheduleOptions, Times, TriggerOptions
 
 _PAGE = 100
@@ -44,7 +52,7 @@ class Schedules:
         """
         request = requests.create(self._reach.namespace, id, workflow, input, self._encode, **options)
         await self._reach.change(lambda server: server.schedules.CreateSchedule, request)
-        return ScheduleHandle(self._reach, id)
+        return ScheduleHandle(self._reach, id, request.template_run_id)
 
     def handle(self, id: str) -> ScheduleHandle:
         """The handle of a schedule; nothing is asked of the server."""
@@ -103,10 +111,12 @@ class Schedules:
 class ScheduleHandle:
     """One schedule. Made by `client.schedules.create(...)` and `client.schedules.handle(id)`."""
 
-    def __init__(self, reach: Reach, id: str) -> None:
+    def __init__(self, reach: Reach, id: str, template_run_id: str | None = None) -> None:
         if not isinstance(id, str) or not id:
             raise ConfigError(f"{id!r} is no id of a schedule: that is the text it was created with.")
         self.id = id
+        # What its runs carry; as far as this handle has seen it.
+        self.template_run_id = template_run_id
         self._reach = reach
 
     def __repr__(self) -> str:
@@ -139,18 +149,22 @@ class ScheduleHandle:
         request = requests.update(self._reach.namespace, self.id, workflow_type, self._encode, **changes)
         return self._info((await self._reach.change(lambda server: server.schedules.UpdateSchedule, request)).schedule)
 
-    async def delete(self) -> None:
-        """Removes the schedule; its runs stay as they are."""
+    async def delete(self) -> str:
+        """Removes the schedule; its runs stay as they are, and this handle's `history` still finds them. Answers the
+        template run id, by which others find them: `history(template_run_id=...)`.
+        """
         found = await self.describe()
         request = pb.DeleteScheduleRequest(
             namespace=self._reach.namespace, schedule_id=self.id, template_run_id=found.template_run_id
         )
         await self._reach.change(lambda server: server.schedules.DeleteSchedule, request)
+        return found.template_run_id
 
     async def trigger(self, **options: Unpack[TriggerOptions]) -> Handle[Any] | None:
         """Starts one run now, also of a paused schedule; None when the previous one has not ended and the policy leaves
         it out. Options: `input` and `overlap` instead of the schedule's, `run_id`.
         """
+        requests.check(options, TriggerOptions)
         request = pb.TriggerScheduleRequest(
             namespace=self._reach.namespace,
             schedule_id=self.id,
@@ -173,9 +187,17 @@ class ScheduleHandle:
         answer = await self._reach.look(lambda server: server.schedules.PreviewSchedule, request)
         return list(preview(answer).fires)
 
-    async def backfill(self, since: datetime, until: datetime | None = None, *, dry_run: bool = False) -> Backfill:
+    async def backfill(
+        self,
+        since: datetime,
+        until: datetime | None = None,
+        *,
+        overlap: BackfillOverlap = "allow",
+        dry_run: bool = False,
+    ) -> Backfill:
         """Starts the runs of past slots that have none, from `since` to before `until` (now when not given); in a dry
-        run it only says which.
+        run it only says which. They run all at once, one after another with `overlap="queue_all"`; under the other
+        policies the slots count as due now, and only the newest fit.
         """
         request = pb.BackfillScheduleRequest(
             namespace=self._reach.namespace,
@@ -183,24 +205,35 @@ class ScheduleHandle:
             since=requests.moment("since", since),
             until=None if until is None else requests.moment("until", until),
             dry_run=dry_run,
+            overlap=requests.overlap(overlap, BACKFILL_OVERLAPS),
         )
         runs: dict[datetime, str | None] = {}
-        started = existed = 0
+        started = existed = skipped = 0
         while True:
             answer = await self._reach.change(lambda server: server.schedules.BackfillSchedule, request)
             runs |= {slot.scheduled_for.ToDatetime(UTC): slot.run_id or None for slot in answer.slots}
             started += answer.started
             existed += answer.already_exist
+            skipped += answer.skipped
             if not answer.HasField("continue_from"):
-                return Backfill(runs, started, existed, dry_run)
+                return Backfill(runs, started, existed, dry_run, skipped)
             request.since.CopyFrom(answer.continue_from)
 
     async def history(
-        self, *, status: str | list[str] | None = None, limit: int | None = None
+        self,
+        *,
+        status: str | list[str] | None = None,
+        limit: int | None = None,
+        template_run_id: str | None = None,
     ) -> AsyncIterator[RunInfo]:
-        """The runs it has started, newest first, without inputs and outputs; at most `limit`."""
+        """The runs it has started, newest first, without inputs and outputs; at most `limit`. After it was deleted
+        those of the schedule this handle has seen, or of `template_run_id`.
+        """
         request = pb.ListScheduleRunsRequest(
-            namespace=self._reach.namespace, schedule_id=self.id, statuses=listing.statuses(status)
+            namespace=self._reach.namespace,
+            statuses=listing.statuses(status),
+            # By the template: a schedule that is deleted meanwhile, or created anew, changes no page.
+            template_run_id=template_run_id or await self._template(),
         )
         left = sys.maxsize if limit is None else limit
         while left > 0:
@@ -214,7 +247,17 @@ class ScheduleHandle:
             request.page_token = page.next_page_token
             left -= len(page.runs)
 
+    async def _template(self) -> str:
+        """The template of the schedule, or after its end the one that was seen last."""
+        try:
+            return (await self.describe()).template_run_id
+        except NotFound:
+            if self.template_run_id is None:
+                raise
+            return self.template_run_id
+
     def _info(self, schedule: pb.Schedule) -> ScheduleInfo:
+        self.template_run_id = schedule.template_run_id
         return schedule_info(schedule, _decode(self._reach, schedule.workflow_type))
 
     def _encode(self, declared: Workflow[Any, Any] | None, workflow_type: str, value: Any) -> Payload:

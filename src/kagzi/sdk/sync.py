@@ -94,6 +94,11 @@ class SyncScheduleHandle:
     def __repr__(self) -> str:
         return f"<Sync{repr(self._twin)[1:]}"
 
+    @property
+    def template_run_id(self) -> str | None:
+        """What its runs carry; as far as this handle has seen it."""
+        return self._twin.template_run_id
+
     def trigger(self, **options: Unpack[TriggerOptions]) -> SyncHandle[Any] | None:
         """Starts one run now; None when the previous one has not ended and the policy leaves it out."""
         started = self._thread.run(self._twin.trigger(**options))
