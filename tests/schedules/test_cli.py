@@ -73,25 +73,40 @@ async def test_a_schedule_lives_through_all_commands(kagzi: Kagzi) -> None:
     assert "--overlap allow" in (await kagzi("trigger", "nightly")).stdout
     human = await kagzi("show", "nightly")
     assert all(word in human.stdout for word in (started["run_id"], "by hand", "PENDING", "next fires", '{"id": 7}'))
-    assert "Deleted nightly. Its runs stay." in (await kagzi("delete", "nightly")).stdout
+    [run] = await answer(kagzi("history", "nightly", "--json"))
+    assert (run["run_id"], run["status"], run["scheduled_for"]) == (started["run_id"], "PENDING", None)
+    assert started["run_id"] in (await kagzi("history", "nightly", "--status", "pending")).stdout
+    assert "No run of nightly is FAILED." in (await kagzi("history", "nightly", "--status", "failed")).stdout
+    deleted = (await kagzi("delete", "nightly")).stdout
+    assert deleted.startswith("Deleted nightly. Its runs stay: kagzi schedules history nightly --template ")
+    assert started["run_id"] in (await kagzi("history", "nightly", "--template", deleted.split()[-1])).stdout
+    assert (await kagzi("history", "nightly")).exit_code == 1
     assert await answer(kagzi("list", "--json")) == []
     assert "kagzi schedules create" in (await kagzi("list")).stdout
 
 
 async def test_past_slots_are_counted_and_made_up_for(kagzi: Kagzi) -> None:
-    await kagzi("create", "hourly", "order", "--cron", "@hourly")
-    since = (datetime.now(UTC) - timedelta(hours=3)).isoformat()
-    counted = await kagzi("backfill", "hourly", "--since", since, "--dry-run")
+    await kagzi("create", "hourly", "order", "--cron", "@hourly", "--paused")
+    now = datetime.now(UTC)
+    span = ("--since", (now - timedelta(hours=3)).isoformat(), "--until", now.isoformat())
+    counted = await kagzi("backfill", "hourly", *span, "--dry-run")
     assert "Would start 3; 0 had their run." in counted.stdout
-    done = await answer(kagzi("backfill", "hourly", "--since", since, "--json"))
-    assert (done["started"], len(done["slots"]), done["dry_run"]) == (3, 3, False)
-    again = await kagzi("backfill", "hourly", "--since", since)
+    few = await kagzi("backfill", "hourly", *span, "--dry-run", "--overlap", "queue_one")
+    assert "Would start 2; 0 had their run; 1 left out." in few.stdout
+    assert (few.stdout.count("would start"), few.stdout.count("left out.")) == (2, 1)
+    done = await answer(kagzi("backfill", "hourly", *span, "--overlap", "queue_all", "--json"))
+    assert (done["started"], len(done["slots"]), done["skipped"], done["dry_run"]) == (3, 3, [], False)
+    again = await kagzi("backfill", "hourly", *span)
     assert "Started 0; 3 had their run." in again.stdout
 
 
 async def test_fire_times_are_shown_of_what_exists_and_of_what_does_not(kagzi: Kagzi) -> None:
     await kagzi("create", "daily", "order", "--cron", "@daily")
     assert len((await answer(kagzi("next", "daily", "--count", "4", "--json")))["fires"]) == 4
+    far = await answer(kagzi("next", "daily", "--count", "1", "--after", "2090-01-01T12:00Z", "--json"))
+    assert far["fires"] == ["2090-01-02T00:00:00+00:00"]
+    bounds = ("--after", "2090-01-01T00:00Z", "--end-at", "2090-01-01T00:25Z")
+    assert len((await answer(kagzi("next", "--cron", "*/10 * * * *", *bounds, "--json")))["fires"]) == 2
     proposed = await kagzi("next", "--text", "every friday at 5pm", "--timezone", "Asia/Tokyo", "--count", "2")
     lines = proposed.stdout.strip().splitlines()
     assert len(lines) == 3
@@ -113,7 +128,12 @@ async def test_fire_times_are_shown_of_what_exists_and_of_what_does_not(kagzi: K
         (["update", "nowhere"], 2, "nothing to change"),
         (["update", "nowhere", "--clear", "cron"], 2, "takes nothing away"),
         (["backfill", "nowhere", "--since", "2026-06-01"], 2, "zone"),
+        (["backfill", "nowhere", "--since", "2026-06-01T00:00Z", "--overlap", "both"], 2, "queue_all"),
+        (["history", "nowhere"], 1, "nowhere"),
+        (["history", "nowhere", "--template", "x"], 1, "template_run_id"),
         (["next"], 2, "name a schedule"),
+        (["next", "nowhere", "--timezone", "UTC"], 2, "leave them out"),
+        (["next", "nowhere", "--after", "noon"], 2, "--after"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )

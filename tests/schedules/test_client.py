@@ -106,8 +106,8 @@ async def test_a_schedule_is_paused_changed_triggered_and_deleted(server: Server
     handle = await client.schedules.create("daily", "echo", {"n": 1}, text="every 2 hours")
     assert (await handle.pause("holiday")).pause_reason == "holiday"
     assert (await handle.resume()).status == "SCHEDULED"
-    changed = await handle.update(cron="@hourly", input={"n": 2}, labels={"a": "b"}, timeout="5s", overlap="skip")
-    assert (changed.cron, changed.labels, changed.timeout) == ("0 * * * *", {"a": "b"}, timedelta(seconds=5))
+    changed = await handle.update(cron="@yearly", input={"n": 2}, labels={"a": "b"}, timeout="5s", overlap="skip")
+    assert (changed.cron, changed.labels, changed.timeout) == ("0 0 1 1 *", {"a": "b"}, timedelta(seconds=5))
     bare_again = await handle.update(timeout=None, labels=None, max_runs=None)
     assert (bare_again.timeout, bare_again.labels) == (None, {})
     run = await handle.trigger()
@@ -136,9 +136,9 @@ async def test_a_schedule_is_paused_changed_triggered_and_deleted(server: Server
 
 
 async def test_past_slots_are_made_up_for(client: Client) -> None:
-    handle = await client.schedules.create("often", bare, every="1m", overlap="skip")
+    handle = await client.schedules.create("often", bare, every="1m", overlap="skip", paused=True)
     now = datetime.now(UTC)
-    counted = await handle.backfill(now - timedelta(minutes=1_200), dry_run=True)
+    counted = await handle.backfill(now - timedelta(minutes=1_200), now, dry_run=True)
     assert (counted.started, counted.already_existed, len(counted.runs)) == (1_200, 0, 1_200)
     assert set(counted.runs.values()) == {None}
     done = await handle.backfill(now - timedelta(minutes=3), now)
@@ -149,14 +149,13 @@ async def test_past_slots_are_made_up_for(client: Client) -> None:
 
 
 async def test_past_slots_may_be_made_up_for_one_after_another(client: Client) -> None:
-    handle = await client.schedules.create("often", bare, every="1m", start_at=FAR)
-    await handle.update(start_at=None)
+    handle = await client.schedules.create("often", bare, every="1m", paused=True)
     now = datetime.now(UTC)
     since = now - timedelta(minutes=3)
     counted = await handle.backfill(since, now, overlap="skip", dry_run=True)
-    assert (counted.started, counted.skipped, len(counted.runs)) == (1, 2, 3)
+    assert (counted.started, counted.skipped) == (1, tuple(sorted(counted.runs))[:2])
     done = await handle.backfill(since, now, overlap="queue_all")
-    assert (done.started, done.skipped) == (3, 0)
+    assert (done.started, done.skipped) == (3, ())
     explained = [await client.handle(run_id).explain() for _, run_id in sorted(done.runs.items()) if run_id]
     assert ["previous run" in str(one.reasons) for one in explained] == [False, True, True]
     with pytest.raises(ConfigError, match="overlap='both'"):
@@ -258,7 +257,8 @@ async def test_the_same_is_there_without_await(server: Server) -> None:
             assert isinstance(run, SyncHandle)
             assert handle.trigger() is None
             assert [one.run_id for one in handle.history()] == [run.run_id]
-            assert handle.backfill(datetime.now(UTC) - timedelta(days=2), dry_run=True).started == 2
+            now = datetime.now(UTC)
+            assert handle.backfill(now - timedelta(days=2), now, dry_run=True).started == 2
             assert [one.id for one in client.schedules.list()] == ["daily"]
             assert len(client.schedules.preview(4, every="1h").fires) == 4
             handle.delete()

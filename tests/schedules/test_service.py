@@ -409,6 +409,7 @@ async def test_under_other_policies_a_backfill_keeps_the_newest_that_fit(
     done = await calendar.backfill(since, overlap=policy)
     assert (done.started, done.skipped) == (counted.started, counted.skipped)
     assert await calendar.slots() == [shown(NOON + timedelta(minutes=minute)) for minute in kept]
+    assert all(slot.skipped == (slot.run_id == "") for slot in done.slots)
     assert [slot.run_id for slot in done.slots if slot.run_id] == [str(run["run_id"]) for run in await calendar.runs()]
 
 

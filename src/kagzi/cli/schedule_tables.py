@@ -14,6 +14,7 @@ from kagzi.cli import screen
 from kagzi.cli.remote import plain
 
 if TYPE_CHECKING:
+    from rich.table import Table
     from rich.text import Text
 
     from kagzi.sdk.descriptions import RunInfo
@@ -45,27 +46,35 @@ def show(one: ScheduleInfo, fires: Sequence[datetime], runs: Sequence[RunInfo]) 
     """One schedule with its next fires and its last runs."""
     upcoming = [("next fires" if number == 0 else "", _told(fire)) for number, fire in enumerate(fires)]
     parts = [screen.facts(("id", one.id), ("status", _status(one)), *_facts(one), *upcoming)]
-    if runs:
-        rows = [
-            (
-                run.run_id,
-                local(run.scheduled_for, one.timezone) if run.scheduled_for else "by hand",
-                screen.status(run.status),
-                screen.span(run.started_at, run.finished_at),
-            )
-            for run in runs
-        ]
-        parts.append(screen.table("run", "slot", "status", "took", rows=rows, wraps=("slot",)))
-    screen.show(*parts)
+    screen.show(*parts, *([history(runs, one.timezone)] if runs else []))
+
+
+def history(runs: Sequence[RunInfo], timezone: str) -> Table:
+    """Runs of a schedule, with their slots in its time zone."""
+    rows = [
+        (
+            run.run_id,
+            local(run.scheduled_for, timezone) if run.scheduled_for else "by hand",
+            screen.status(run.status),
+            screen.span(run.started_at, run.finished_at),
+        )
+        for run in runs
+    ]
+    return screen.table("run", "slot", "status", "took", rows=rows, wraps=("slot",))
 
 
 def show_backfill(done: Backfill, timezone: str) -> None:
     """What a backfill did."""
-    rows = [(local(slot, timezone), done.runs[slot] or "would start") for slot in sorted(done.runs)]
+    left_out = set(done.skipped)
+    rows = [
+        (local(slot, timezone), done.runs[slot] or ("left out" if slot in left_out else "would start"))
+        for slot in sorted(done.runs)
+    ]
     if rows:
         screen.show(screen.table("slot", "run", rows=rows))
     verb = "would start" if done.dry_run else "started"
-    typer.echo(f"{verb.capitalize()} {done.started}; {done.already_existed} had their run.")
+    left = f"; {len(left_out)} left out" if left_out else ""
+    typer.echo(f"{verb.capitalize()} {done.started}; {done.already_existed} had their run{left}.")
 
 
 def show_fires(fires: Sequence[datetime]) -> None:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kagzi.cli.remote import Json, Namespace, Url, document, end, moment, pairs, reached
+from kagzi.cli import schedule_slots
+from kagzi.cli.remote import Json, Namespace, Url, document, end, pairs, reached
 from kagzi.cli.schedule_options import (
     Attempts,
     Cron,
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
     from kagzi.sdk.schedule_info import ScheduleInfo
 
 app = typer.Typer(help="Look after schedules.", no_args_is_help=True)
+app.command()(schedule_slots.backfill)
+app.command()(schedule_slots.history)
+app.command("next")(schedule_slots.next_)
 
 
 @app.command("list")
@@ -215,78 +219,16 @@ def trigger(
 
 
 @app.command()
-def backfill(
-    id: Id,
-    since: Annotated[str, typer.Option(help="From this slot on, as 2026-06-01T00:00Z.")],
-    until: Annotated[str | None, typer.Option(help="Up to, and without, this one; else up to now.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Start nothing, only say what would be.")] = False,
-    url: Url = None,
-    namespace: Namespace = None,
-    json: Json = False,
-) -> None:
-    """Start the runs of past slots that have none."""
-    from kagzi.cli import schedule_tables as tables
-    from kagzi.cli import screen
-
-    begin = moment("--since", since)
-    assert begin is not None, "it must be given"
-    with reached(url, namespace) as client:
-        handle = client.schedules.handle(id)
-        done = handle.backfill(begin, moment("--until", until), dry_run=dry_run)
-        if json:
-            slots = [{"scheduled_for": slot, "run_id": done.runs[slot]} for slot in sorted(done.runs)]
-            counts = {"started": done.started, "already_existed": done.already_existed, "dry_run": dry_run}
-            screen.print_json(counts | {"slots": slots})
-        else:
-            tables.show_backfill(done, handle.describe().timezone)
-
-
-@app.command()
 def delete(id: Id, url: Url = None, namespace: Namespace = None, json: Json = False) -> None:
     """Remove a schedule; its runs stay as they are."""
     from kagzi.cli import screen
 
     with reached(url, namespace) as client:
-        client.schedules.handle(id).delete()
+        template = client.schedules.handle(id).delete()
     if json:
-        screen.print_json({"deleted": id})
+        screen.print_json({"deleted": id, "template_run_id": template})
     else:
-        typer.echo(f"Deleted {id}. Its runs stay.")
-
-
-@app.command("next")
-def next_(
-    id: Annotated[
-        str | None, typer.Argument(help="The schedule's id; without one, give --cron, --every or --text.")
-    ] = None,
-    count: Annotated[int, typer.Option(help="How many.")] = 10,
-    cron: Cron = None,
-    every: Every = None,
-    text: Text = None,
-    timezone: Timezone = None,
-    url: Url = None,
-    namespace: Namespace = None,
-    json: Json = False,
-) -> None:
-    """Show the next fire times of a schedule, or of one that does not exist yet."""
-    from kagzi.cli import schedule_tables as tables
-    from kagzi.cli import screen
-
-    proposed = any(given is not None for given in (cron, every, text))
-    if proposed == (id is not None):
-        end("name a schedule, or say --cron, --every or --text: one of both")
-    with reached(url, namespace) as client:
-        if id is not None:
-            fires, words = client.schedules.handle(id).next_fires(count), None
-        else:
-            found = client.schedules.preview(count, cron=cron, every=every, text=text, timezone=timezone)
-            fires, words = list(found.fires), found.words
-    if json:
-        screen.print_json({"fires": fires} | ({"words": words} if words else {}))
-        return
-    if words:
-        typer.echo(words)
-    tables.show_fires(fires)
+        typer.echo(f"Deleted {id}. Its runs stay: kagzi schedules history {id} --template {template}")
 
 
 def _show(one: ScheduleInfo, *, json: bool, said: str) -> None:

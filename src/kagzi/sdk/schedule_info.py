@@ -111,7 +111,7 @@ class Backfill:
     already_existed: int
     dry_run: bool
     # Slots that the policy leaves out.
-    skipped: int = 0
+    skipped: tuple[datetime, ...] = ()
 
 
 def schedule_info(schedule: pb.Schedule, decode: Decode) -> ScheduleInfo:

@@ -208,15 +208,16 @@ class ScheduleHandle:
             overlap=requests.overlap(overlap, BACKFILL_OVERLAPS),
         )
         runs: dict[datetime, str | None] = {}
-        started = existed = skipped = 0
+        started = existed = 0
+        skipped: list[datetime] = []
         while True:
             answer = await self._reach.change(lambda server: server.schedules.BackfillSchedule, request)
             runs |= {slot.scheduled_for.ToDatetime(UTC): slot.run_id or None for slot in answer.slots}
             started += answer.started
             existed += answer.already_exist
-            skipped += answer.skipped
+            skipped += [slot.scheduled_for.ToDatetime(UTC) for slot in answer.slots if slot.skipped]
             if not answer.HasField("continue_from"):
-                return Backfill(runs, started, existed, dry_run, skipped)
+                return Backfill(runs, started, existed, dry_run, tuple(skipped))
             request.since.CopyFrom(answer.continue_from)
 
     async def history(

@@ -1114,10 +1114,13 @@ class BackfillScheduleResponse(_message.Message):
         SCHEDULED_FOR_FIELD_NUMBER: _builtins.int
         RUN_ID_FIELD_NUMBER: _builtins.int
         ALREADY_EXISTS_FIELD_NUMBER: _builtins.int
+        SKIPPED_FIELD_NUMBER: _builtins.int
         run_id: _builtins.str
         """Its run; empty for a slot that has none: in a dry run, or because `overlap` leaves it out."""
         already_exists: _builtins.bool
         """It had that run before."""
+        skipped: _builtins.bool
+        """`overlap` leaves it out."""
         @_builtins.property
         def scheduled_for(self) -> _timestamp_pb2.Timestamp:
             """When it was due."""
@@ -1128,10 +1131,11 @@ class BackfillScheduleResponse(_message.Message):
             scheduled_for: _timestamp_pb2.Timestamp | None = ...,
             run_id: _builtins.str = ...,
             already_exists: _builtins.bool = ...,
+            skipped: _builtins.bool = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _typing.Literal["scheduled_for", b"scheduled_for"]  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["already_exists", b"already_exists", "run_id", b"run_id", "scheduled_for", b"scheduled_for"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["already_exists", b"already_exists", "run_id", b"run_id", "scheduled_for", b"scheduled_for", "skipped", b"skipped"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -94,7 +94,10 @@ class Slots(WorkflowScheduleServiceServicer):
         return pb.BackfillScheduleResponse(
             slots=[
                 pb.BackfillScheduleResponse.Slot(
-                    scheduled_for=rows.timestamp(slot), run_id=made[slot].run_id, already_exists=made[slot].existed
+                    scheduled_for=rows.timestamp(slot),
+                    run_id=made[slot].run_id,
+                    already_exists=made[slot].existed,
+                    skipped=made[slot].skipped,
                 )
                 for slot in sorted(made)
             ],
