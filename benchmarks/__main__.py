@@ -1,52 +1,67 @@
-"""`python -m benchmarks [NAME …] [--repeat N] [--json FILE]`: runs workloads and prints a table."""
+"""`python -m benchmarks [NAME …]`: measures workloads, beside peers and the limit of plain SQL, and prints tables.
+`python -m benchmarks soak` keeps half the load up for minutes; `python -m benchmarks table FILE` shows what was kept.
+"""
 
 from __future__ import annotations
 
 import argparse
-import asyncio
-import json
-import statistics
 from pathlib import Path
 
 import uvloop
 from rich.console import Console
-from rich.table import Table
 
-from benchmarks.lab import laboratory
-from benchmarks.workloads import WORKLOADS, Figures
+from benchmarks import soak
+from benchmarks.peers.contest import PEERS
+from benchmarks.records import Records
+from benchmarks.rounds import Plan, measured
+from benchmarks.table import LIMIT, show
+from benchmarks.workloads import NAMES
 
 
 def main() -> None:
-    """Runs what was asked for."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks")
-    parser.add_argument("names", nargs="*", default=list(WORKLOADS), help=f"of {', '.join(WORKLOADS)}; all by default")
-    parser.add_argument("--repeat", type=int, default=5)
-    parser.add_argument("--json", type=Path)
+    """Does what was asked for."""
+    options = _options()
+    console = Console(width=None if Console().is_terminal else 160)
+    if options.names[:1] == ["soak"]:
+        raise SystemExit(uvloop.run(soak.run(console, options.minutes, options.json)))
+    if options.names[:1] == ["table"]:
+        show(Records.read(Path(options.names[1])), console)
+        return
+    records = Records.read(options.json) if options.append and options.json and options.json.exists() else Records()
+    plan = Plan(tuple(options.names or NAMES), options.repeat, _beside(options.beside), options.json)
+    show(uvloop.run(measured(plan, records, console)), console)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", help=f"of {', '.join(NAMES)}, all by default; or: soak; or: table FILE")
+    parser.add_argument("--repeat", type=int, default=5, help="repetitions of each, 5 by default")
+    parser.add_argument(
+        "--beside", default="all", help=f"who else does it: all, none, or of {', '.join((*_others(), 'kagzi'))}"
+    )
+    parser.add_argument("--json", type=Path, help="where the records are kept, also when it is stopped in between")
+    parser.add_argument("--append", action="store_true", help="keep the records that are in that file already")
+    parser.add_argument("--minutes", type=float, default=10.0, help="how long the soak lasts")
     options = parser.parse_args()
-    results = {name: [_measure(name) for _ in range(options.repeat)] for name in options.names}
-    _print(results)
-    if options.json:
-        options.json.write_text(json.dumps(results, indent=2))
+    wrong = [name for name in options.names if name not in NAMES]
+    if wrong and options.names[0] not in ("soak", "table"):
+        parser.error(f"{wrong[0]} is no workload: name some of {', '.join(NAMES)}, or soak")
+    if options.repeat < 1 or options.minutes <= 0:
+        parser.error("--repeat and --minutes are more than zero")
+    unknown = set(_beside(options.beside)) - {*_others(), "kagzi"}
+    if unknown:
+        parser.error(f"--beside {unknown.pop()} is nobody: name some of {', '.join(_others())}")
+    return options
 
 
-def _measure(name: str) -> Figures:
-    async def measure() -> Figures:
-        async with laboratory() as lab:
-            async with asyncio.timeout(300):
-                return await WORKLOADS[name](lab)
-
-    return uvloop.run(measure())
+def _beside(text: str) -> tuple[str, ...]:
+    if text == "none":
+        return ()
+    return _others() if text == "all" else tuple(text.split(","))
 
 
-def _print(results: dict[str, list[Figures]]) -> None:
-    table = Table("workload", "figure", "median", "least", "most")
-    for name, runs in results.items():
-        for figure in runs[0]:
-            values = [run[figure] for run in runs]
-            table.add_row(
-                name, figure, f"{statistics.median(values):,.1f}", f"{min(values):,.1f}", f"{max(values):,.1f}"
-            )
-    Console().print(table)
+def _others() -> tuple[str, ...]:
+    return (*(peer.name for peer in PEERS), LIMIT)
 
 
 if __name__ == "__main__":

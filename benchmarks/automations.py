@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import re
-import time
 
 import asyncpg
 
 from benchmarks import chain
 from benchmarks.lab import Lab
+from benchmarks.runs import Results
+from benchmarks.statements import counted
 from kagzi import Client
 
-# What the log of the database says of every statement that it runs.
-_STATEMENT = re.compile(rb"LOG:  (?:execute [^:]*|statement): (?!begin|commit|rollback)", re.IGNORECASE)
 _PATIENCE = 240.0
 
 
-async def w11(lab: Lab) -> dict[str, float]:
+async def w11(lab: Lab) -> Results:
     """100 automations with 50 events each. Every event costs two consumer runs and two mutations."""
     # More places than automations: what is chosen next is handed over before the place of its predecessor is free.
     lab.start_worker(concurrency=200, program="benchmarks.chain")
@@ -25,21 +23,19 @@ async def w11(lab: Lab) -> dict[str, float]:
     try:
         async with Client(lab.address) as client:
             await _deployed(connection)
-            before = lab.cpu_seconds()
-            began = time.perf_counter()
-            await _pass(client, connection, 1)
-            seconds = time.perf_counter() - began
-            after = lab.cpu_seconds()
-            statements = await _statements(lab, client, connection)
+            with lab.span() as span:
+                await _pass(client, connection, 1)
+            async with counted(lab.database) as count:
+                await _pass(client, connection, 2)
     finally:
         await connection.close()
     events = chain.CHAINS * chain.LINKS
     figures = {
-        "events_per_s": events / seconds,
-        "consumer_runs_per_s": 2 * events / seconds,
-        "statements_per_event": statements / events,
+        "events_per_s": events / span.seconds,
+        "consumer_runs_per_s": 2 * events / span.seconds,
+        "statements_per_event": count.statements / events,
     }
-    return figures | {f"cpu_us_per_event_{part}": (after[part] - before[part]) / events * 1e6 for part in after}
+    return {"w11": figures | span.figures(events)}
 
 
 async def _pass(client: Client, connection: asyncpg.Connection[asyncpg.Record], number: int) -> None:
@@ -65,23 +61,3 @@ async def _deployed(connection: asyncpg.Connection[asyncpg.Record]) -> None:
     async with asyncio.timeout(_PATIENCE):
         while await connection.fetchval(query) < chain.CHAINS:  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.1)
-
-
-async def _statements(lab: Lab, client: Client, connection: asyncpg.Connection[asyncpg.Record]) -> int:
-    """How many statements one more pass takes, by the database's own log. It is slower so, and not timed."""
-    log = lab.database.directory / "postgres.log"
-    await _log(connection, "all")
-    size = log.stat().st_size
-    await _pass(client, connection, 2)
-    await _log(connection, "none")
-    with log.open("rb") as lines:
-        lines.seek(size)
-        return sum(1 for line in lines if _STATEMENT.search(line))
-
-
-async def _log(connection: asyncpg.Connection[asyncpg.Record], what: str) -> None:
-    await connection.execute("alter system set log_parameter_max_length = 0")
-    await connection.execute(f"alter system set log_statement = '{what}'")
-    await connection.execute("select pg_reload_conf()")
-    # Every backend hears of it between two statements.
-    await asyncio.sleep(0.5)

@@ -1,6 +1,4 @@
-"""The laboratory: a database, a server and workers as processes of their own, with their CPU time and memory.
-Durability is asserted, never assumed.
-"""
+"""The laboratory: a database, a server and workers as processes of their own. Durability is asserted, never assumed."""
 
 from __future__ import annotations
 
@@ -18,11 +16,12 @@ from pathlib import Path
 
 import asyncpg
 
+from benchmarks.span import Parts, Span
 from kagzi import Client
 from kagzi.embedded import Embedded
 from kagzi.store import migrate
 
-_TICKS = os.sysconf("SC_CLK_TCK")
+ROOT = Path(__file__).resolve().parents[1]
 
 
 @dataclass
@@ -48,28 +47,34 @@ class Lab:
             worker.wait(40)
         self.workers.clear()
 
-    def cpu_seconds(self) -> dict[str, float]:
-        """CPU time so far, by part."""
+    def kill_workers(self) -> None:
+        """Ends all workers as a crash does."""
+        for worker in self.workers:
+            worker.kill()
+            worker.wait()
+        self.workers.clear()
+
+    def parts(self) -> Parts:
+        """The processes, by the part they play; this one is the client."""
         return {
-            "client": _cpu(os.getpid()),
-            "server": _cpu(self.server.pid),
-            "worker": sum(_cpu(worker.pid) for worker in self.workers),
-            "database": sum(_cpu(pid) for pid in _family(self.database.pid)),
+            "client": [os.getpid()],
+            "server": [self.server.pid],
+            "worker": [worker.pid for worker in self.workers],
+            "database": [self.database.pid],
         }
 
-    def memory_mb(self) -> dict[str, float]:
-        """Resident memory now, by part."""
-        return {"server": _memory(self.server.pid), "worker": sum(_memory(worker.pid) for worker in self.workers)}
+    def span(self) -> Span:
+        """Time that is measured from `with` to its end."""
+        return Span(self.parts())
 
 
 @contextlib.asynccontextmanager
-async def laboratory() -> AsyncIterator[Lab]:
-    """A fresh database on disk, a server, no workers yet."""
-    with tempfile.TemporaryDirectory(prefix="kagzi-bench-") as folder, Embedded(Path(folder) / "postgres") as database:
+async def laboratory(**settings: str) -> AsyncIterator[Lab]:
+    """A fresh database on disk, a server with these `KAGZI_…` settings, no workers yet."""
+    async with fresh_database() as database:
         await migrate.apply(database.url)
-        await _assert_durable(database.url)
-        port = _free_port()
-        environment = {"KAGZI_DB_URL": database.url, "KAGZI_LOG_LEVEL": "warning", "KAGZI_HTTP_PORT": "0"}
+        port = free_port()
+        environment = {"KAGZI_DB_URL": database.url, "KAGZI_LOG_LEVEL": "warning", "KAGZI_HTTP_PORT": "0", **settings}
         server = _start("server", "--port", str(port), environment=environment)
         lab = Lab(database, f"127.0.0.1:{port}", server)
         try:
@@ -79,6 +84,15 @@ async def laboratory() -> AsyncIterator[Lab]:
             lab.stop_workers()
             server.send_signal(signal.SIGTERM)
             server.wait(20)
+
+
+@contextlib.asynccontextmanager
+async def fresh_database() -> AsyncIterator[Embedded]:
+    """An empty PostgreSQL on disk that is as durable as a commit promises."""
+    with tempfile.TemporaryDirectory(prefix="kagzi-bench-") as folder:
+        async with Embedded(Path(folder) / "postgres") as database:
+            await _assert_durable(database.url)
+            yield database
 
 
 async def _assert_durable(url: str) -> None:
@@ -92,7 +106,7 @@ async def _assert_durable(url: str) -> None:
 
 
 async def _answers(address: str) -> None:
-    async with asyncio.timeout(20), Client(address) as client:
+    async with asyncio.timeout(30), Client(address) as client:
         while True:
             try:
                 async for _ in client.runs():
@@ -107,35 +121,12 @@ def _start(*arguments: str, environment: dict[str, str] | None = None) -> subpro
         [sys.executable, "-m", "kagzi.cli", *arguments],
         env={**os.environ, **(environment or {})},
         stdout=subprocess.DEVNULL,
-        cwd=Path(__file__).resolve().parents[1],
+        stderr=None if os.environ.get("VERBOSE") else subprocess.DEVNULL,
+        cwd=ROOT,
     )
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def _cpu(pid: int) -> float:
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) / _TICKS
-
-
-def _family(pid: int) -> list[int]:
-    children = Path(f"/proc/{pid}/task/{pid}/children")
-    found = [int(child) for child in children.read_text().split()] if children.exists() else []
-    return [pid, *(grandchild for child in found for grandchild in _family(child))]
-
-
-def _memory(pid: int) -> float:
-    try:
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-            if line.startswith("VmRSS:"):
-                return int(line.split()[1]) / 1024
-    except OSError:
-        pass
-    return 0.0

@@ -18,6 +18,7 @@ from kagzi.sdk.shift import Shift
 
 if TYPE_CHECKING:
     from benchmarks.lab import Lab
+    from benchmarks.runs import Results
 
 _WAITS = 1_000
 _STEPS = 500
@@ -50,21 +51,21 @@ async def resumed(ctx: Context, count: int) -> int:
     return count
 
 
-async def residents(lab: Lab) -> dict[str, float]:
+async def residents(lab: Lab) -> Results:
     """With residents and without, one after the other."""
     figures: dict[str, float] = {}
     for name, number in (("memory", 1_000), ("replay", 0)):
         _start_worker(lab, number)
         async with Client(lab.address) as client:
             await client.execute(sleeps, 5)
-            before = lab.cpu_seconds()
-            figures[f"{_WAITS}_sleeps_s_{name}"] = await _timed(client, sleeps)
-            figures[f"{_WAITS}_children_s_{name}"] = await _timed(client, parent)
-            after = lab.cpu_seconds()
-            figures |= {f"cpu_s_{part}_{name}": after[part] - before[part] for part in ("server", "worker", "database")}
+            with lab.span() as span:
+                figures[f"{_WAITS}_sleeps_s_{name}"] = await _timed(client, sleeps)
+                figures[f"{_WAITS}_children_s_{name}"] = await _timed(client, parent)
+            figures |= {f"cpu_s_{part}_{name}": span.cpu[part] for part in ("server", "worker", "database")}
+            figures |= {"steal_percent": span.steal_percent, "others_percent": span.others_percent}
             figures[f"resume_after_{_STEPS}_steps_ms_{name}"] = await _resume(client)
         lab.stop_workers()
-    return figures
+    return {"residents": figures}
 
 
 def _start_worker(lab: Lab, residents: int) -> None:

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from kagzi.cli import automations, keys, namespaces, runs, schedules, suggestions, workers
+from kagzi.cli.bench import bench
 from kagzi.cli.completion import completion
 from kagzi.cli.demo import demo
 from kagzi.cli.dev import dev
@@ -42,6 +43,7 @@ app.add_typer(automations.app, name="automations", rich_help_panel=_WORK)
 app.add_typer(schedules.app, name="schedules", rich_help_panel=_WORK)
 app.add_typer(workers.app, name="workers", rich_help_panel=_WATCH)
 app.command(rich_help_panel=_WATCH)(doctor)
+app.command(rich_help_panel=_WATCH)(bench)
 app.command(rich_help_panel=_WATCH)(queues)
 app.command(rich_help_panel=_WATCH)(types)
 app.command(rich_help_panel=_WATCH)(stats)
