@@ -1,5 +1,5 @@
 """`python -m benchmarks [NAME …]`: measures workloads, beside peers and the limit of plain SQL, and prints tables.
-`python -m benchmarks soak` keeps half the load up for minutes; `python -m benchmarks table FILE` shows what was kept.
+`python -m benchmarks soak` keeps half the load up for minutes; `table FILE` and `page FILE` show what was kept.
 """
 
 from __future__ import annotations
@@ -11,11 +11,15 @@ import uvloop
 from rich.console import Console
 
 from benchmarks import soak
+from benchmarks.page import page
 from benchmarks.peers.contest import PEERS
 from benchmarks.records import Records
 from benchmarks.rounds import Plan, measured
 from benchmarks.table import LIMIT, show
 from benchmarks.workloads import NAMES
+
+# What is no workload.
+_OTHERWISE = ("soak", "table", "page")
 
 
 def main() -> None:
@@ -24,8 +28,12 @@ def main() -> None:
     console = Console(width=None if Console().is_terminal else 160)
     if options.names[:1] == ["soak"]:
         raise SystemExit(uvloop.run(soak.run(console, options.minutes, options.json)))
-    if options.names[:1] == ["table"]:
-        show(Records.read(Path(options.names[1])), console)
+    if options.names[:1] in (["table"], ["page"]):
+        kept = Records.read(Path(options.names[1]))
+        if options.names[0] == "page":
+            print(page(kept))
+        else:
+            show(kept, console)
         return
     records = Records.read(options.json) if options.append and options.json and options.json.exists() else Records()
     plan = Plan(tuple(options.names or NAMES), options.repeat, _beside(options.beside), options.json)
@@ -34,7 +42,9 @@ def main() -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("names", nargs="*", help=f"of {', '.join(NAMES)}, all by default; or: soak; or: table FILE")
+    parser.add_argument(
+        "names", nargs="*", help=f"of {', '.join(NAMES)}, all by default; or: soak; or: table FILE, page FILE"
+    )
     parser.add_argument("--repeat", type=int, default=5, help="repetitions of each, 5 by default")
     parser.add_argument(
         "--beside", default="all", help=f"who else does it: all, none, or of {', '.join((*_others(), 'kagzi'))}"
@@ -44,8 +54,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=10.0, help="how long the soak lasts")
     options = parser.parse_args()
     wrong = [name for name in options.names if name not in NAMES]
-    if wrong and options.names[0] not in ("soak", "table"):
+    if wrong and options.names[0] not in _OTHERWISE:
         parser.error(f"{wrong[0]} is no workload: name some of {', '.join(NAMES)}, or soak")
+    if options.names[:1] in (["table"], ["page"]) and (len(options.names) != 2 or not Path(options.names[1]).is_file()):
+        parser.error(f"{options.names[0]} takes the file that --json kept")
     if options.repeat < 1 or options.minutes <= 0:
         parser.error("--repeat and --minutes are more than zero")
     unknown = set(_beside(options.beside)) - {*_others(), "kagzi"}

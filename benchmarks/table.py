@@ -30,19 +30,22 @@ def _ratios(records: Records) -> Table:
         theirs = [records.spread(target.workload, peer, target.figure) for peer in peers]
         if ours is None or not any(theirs):
             continue
-        cells = [_beside(target, ours, each, peer) for peer, each in zip(peers, theirs, strict=True)]
+        cells = [beside(target, ours, each) + _wanted(target, peer) for peer, each in zip(peers, theirs, strict=True)]
         table.add_row(target.workload.upper(), f"{target.what}, {target.unit}", f"{ours.median:,.4g}", *cells)
     return table
 
 
-def _beside(target: Target, ours: Spread, theirs: Spread | None, peer: str) -> str:
+def beside(target: Target, ours: Spread, theirs: Spread | None) -> str:
+    """Their figure, and how many times better ours is."""
     if theirs is None:
         return ""
     above, below = (ours, theirs) if target.at_least else (theirs, ours)
     ratio = above.median / below.median if below.median else float("inf")
-    wanted = RATIOS.get(peer) if target.workload == "w1" else None
-    told = f"{theirs.median:,.4g} ({ratio:,.1f} x)"
-    return told if wanted is None else f"{told}, wanted {wanted:g} x"
+    return f"{theirs.median:,.4g} ({ratio:,.1f} x)"
+
+
+def _wanted(target: Target, peer: str) -> str:
+    return f", wanted {RATIOS[peer]:g} x" if target.workload == "w1" and peer in RATIOS else ""
 
 
 def _limits(records: Records) -> Table:

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -106,14 +107,14 @@ def spawn(*command: str | Path, log: IO[str], **environment: str) -> subprocess.
 
 
 def end(process: subprocess.Popen[str]) -> None:
-    """Ends a process in order, or by force if it does not."""
-    if process.poll() is None:
-        process.terminate()
-        try:
-            process.wait(8)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+    """Ends a process in order, or by force if it does not, and whatever it started: an orphan would go on working."""
+    process.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(8)
+    # It leads a group of its own.
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 @contextlib.contextmanager
