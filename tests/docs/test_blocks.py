@@ -15,7 +15,11 @@ import pytest
 from kagzi.testing import Environments
 from tests.docs.blocks import ROOT, blocks, documents
 
-FOUND = [block for block in chain.from_iterable(map(blocks, documents())) if block.path != ROOT / "README.md"]
+FOUND = [
+    block
+    for block in chain.from_iterable(map(blocks, documents()))
+    if block.path != ROOT / "README.md" or block.mark == "fragment"
+]
 PROGRAMS = {block.name: block for block in FOUND if block.mark == ""}
 FRAGMENTS = {block.name: block for block in FOUND if block.mark == "fragment"}
 
