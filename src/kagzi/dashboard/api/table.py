@@ -66,7 +66,12 @@ ROUTES = (
         "WorkflowScheduleService.PreviewSchedule",
         without=frozenset({"proposal"}),
     ),
-    Route("GET", "/schedules/{schedule_id:path}/runs", "WorkflowScheduleService.ListScheduleRuns"),
+    Route(
+        "GET",
+        "/schedules/{schedule_id:path}/runs",
+        "WorkflowScheduleService.ListScheduleRuns",
+        without=frozenset({"template_run_id"}),
+    ),
     Route("GET", "/schedules/{schedule_id:path}", "WorkflowScheduleService.GetSchedule"),
     Route("PATCH", "/schedules/{schedule_id:path}", "WorkflowScheduleService.UpdateSchedule"),
     Route("DELETE", "/schedules/{schedule_id:path}", "WorkflowScheduleService.DeleteSchedule"),
