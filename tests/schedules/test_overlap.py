@@ -12,7 +12,7 @@ import pytest
 
 from kagzi.protocol.v1 import schedule_pb2 as pb
 from kagzi.protocol.v1.common_pb2 import CANCELLED, PENDING, RetryPolicy
-from kagzi.store import batch
+from kagzi.store import batch, forks
 from kagzi.store.endings import expire
 from kagzi.store.operation import Outcome
 from tests.laws import operations
@@ -348,3 +348,13 @@ async def test_the_time_limit_of_a_run_that_waits_counts_from_the_end_of_the_one
     [outcome] = await calendar.flush(operations.complete(run))
     assert outcome.deadline
     assert (await calendar.row(str(waiting["run_id"])))["deadline_at"] == calendar.now + timedelta(hours=2)
+
+
+async def test_a_run_that_never_got_its_turn_has_its_time_limit_when_it_is_retried(calendar: Calendar) -> None:
+    await slow(calendar, QUEUE_ONE, timeout_ms=7_200_000)
+    await calendar.go(hours=1)
+    waiting = str((await calendar.runs())[-1]["run_id"])
+    await calendar.flush(operations.cancel(waiting))
+    again = new_id()
+    await calendar.database.transact(lambda c: forks.retry(c, "default", waiting, again, Outcome()))
+    assert (await calendar.row(again))["deadline_at"] == calendar.now + timedelta(hours=2)

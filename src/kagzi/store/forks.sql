@@ -33,8 +33,8 @@ with stored as (
                where h.namespace = :namespace and h.external_id = r.external_id
                  and (h.dedupe_forever or h.status in ('PENDING', 'RUNNING', 'SLEEPING'))) then r.external_id end,
            r.task_queue, r.workflow_type, r.version, 'PENDING', r.priority, kagzi.now(), r.retry_policy,
-           kagzi.now() + (r.deadline_at - r.created_at), r.labels, r.state, r.seed, r.run_id, r.scheduled_for,
-           case when :cancelled::boolean then r.cancel_requested_at end,
+           kagzi.now() + coalesce(r.run_timeout, r.deadline_at - r.created_at), r.labels, r.state, r.seed, r.run_id,
+           r.scheduled_for, case when :cancelled::boolean then r.cancel_requested_at end,
            case when :cancelled then r.cancel_reason end, r.history_excess + :changed_bytes::bigint
     from kagzi.workflow_runs r
     where r.namespace = :namespace and r.run_id = :run_id::uuid
