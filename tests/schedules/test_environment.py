@@ -47,7 +47,8 @@ async def test_a_skip_goes_from_slot_to_slot(kagzi_env: Environments) -> None:
             (await schedule.describe()).template_run_id,
         )
         assert described.output == run.scheduled_for.isoformat()
-        assert run.created_at - run.scheduled_for < timedelta(seconds=5)
+        # At its slot, and not at the end of what was skipped.
+        assert run.created_at - run.scheduled_for < timedelta(minutes=30)
 
 
 async def test_a_year_of_a_daily_schedule_takes_seconds(kagzi_env: Environments) -> None:
