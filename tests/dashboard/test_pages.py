@@ -9,10 +9,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import asyncpg
 import httpx
 import pytest
 
-from tests.dashboard.place import Space
+from tests.dashboard.place import Place, Space
 from tests.dashboard.workflows import ALL, GREEDY, inbox, payouts
 
 
@@ -208,8 +209,38 @@ def test_a_schedule_is_made_triggered_paused_changed_filled_and_deleted(space: S
     counted = press(space, f"{here}/backfill", **span, dry_run="yes")
     assert "3 slots lie there; 0 existed already." in space.http.get(counted.headers["location"]).text
     assert press(space, f"{here}/backfill", since="then", until="now").status_code == 400
+    filled = press(space, f"{here}/backfill", **span, overlap="QUEUE_ALL", dry_run="no")
+    assert "3 runs were started; 0 existed already." in space.http.get(filled.headers["location"]).text
+    assert press(space, f"{here}/backfill", **span, overlap="WHENEVER").status_code == 400
     assert press(space, f"{here}/delete").status_code == 303
     assert "No schedules yet" in page(space, "/schedules")
+
+
+def test_a_long_backfill_is_counted_whole_and_started_to_its_end(space: Space) -> None:
+    press(space, "/schedules", schedule_id="often", workflow_type="doubled", when="* * * * *")
+    span = {"since": "2026-01-01T00:00", "until": "2026-01-01T20:00", "timezone": "UTC"}
+    for dry_run, said in (("yes", "1,200 slots lie there;"), ("no", "1,200 runs were started;")):
+        done = press(space, "/schedules/often/backfill", **span, dry_run=dry_run)
+        assert said in space.http.get(done.headers["location"]).text
+    press(space, "/schedules/often/delete")
+
+
+def test_a_schedule_that_cannot_fire_is_shown_with_its_error(place: Place, space: Space) -> None:
+    press(space, "/schedules", schedule_id="lost", workflow_type="doubled", when="* * * * *")
+
+    async def lose_its_zone() -> None:
+        connection = await asyncpg.connect(place.database_url)
+        await connection.execute(
+            "update kagzi.workflow_runs set timezone = 'Mars/Olympus', schedule_error = 'no such zone'"
+            " where namespace = $1 and external_id = 'lost'",
+            space.name,
+        )
+        await connection.close()
+
+    place.do(lose_its_zone())
+    shown = page(space, "/schedules/lost")
+    assert "It cannot fire." in shown
+    assert "Mars/Olympus" in shown
 
 
 def test_an_automation_is_shown_with_its_graph_and_what_came_in(space: Space) -> None:

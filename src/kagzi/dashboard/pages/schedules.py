@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping
-from datetime import datetime
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -14,6 +14,7 @@ import uuid_utils
 from kagzi.dashboard.pages.forms import value
 from kagzi.dashboard.pages.visit import View, Visit, part
 from kagzi.dashboard.problems import Problem
+from kagzi.sdk.errors import PreconditionFailed
 
 DONE = {
     "create": "The schedule was made.",
@@ -28,6 +29,10 @@ _CRON = re.compile(r"@\w+|(?:[\dA-Z*/,#?-]+\s+){4,5}[\dA-Z*/,#?-]+", re.IGNORECA
 _PAGE = 50
 _NEXT = 10
 _HISTORY = 20
+# A backfill is done by the thousand, and a person waits for so many of them.
+_FILLED = 10
+# The end of the calendar.
+_LATEST = 253_402_300_799
 
 Fields = Mapping[str, str]
 
@@ -54,7 +59,7 @@ async def schedule(visit: Visit) -> View:
     name = _name(visit)
     told, fires, history = await asyncio.gather(
         visit.ask("WorkflowScheduleService.GetSchedule", schedule_id=name),
-        visit.ask("WorkflowScheduleService.PreviewSchedule", schedule_id=name, count=_NEXT),
+        _next(visit, name),
         visit.ask("WorkflowScheduleService.ListScheduleRuns", schedule_id=name, page_size=_HISTORY),
     )
     return View(
@@ -62,13 +67,23 @@ async def schedule(visit: Visit) -> View:
         {
             "schedule": told["schedule"],
             "here": f"/schedules/{part(name)}",
-            "fires": fires["fires"],
+            "fires": fires,
             "runs": history["runs"],
             "more": bool(history["next_page_token"]),
             "overlaps": OVERLAPS,
             "done": DONE.get(visit.query.get("done", ""), "") or _filled(visit.query),
         },
     )
+
+
+async def _next(visit: Visit, name: str) -> list[Any]:
+    """When it fires next; one that cannot fire says so itself."""
+    try:
+        told = await visit.ask("WorkflowScheduleService.PreviewSchedule", schedule_id=name, count=_NEXT)
+    except PreconditionFailed:
+        return []
+    fires: list[Any] = told["fires"]
+    return fires
 
 
 async def create(visit: Visit, fields: Fields) -> str:
@@ -121,15 +136,25 @@ async def trigger(visit: Visit, _: Fields) -> str:
 async def backfill(visit: Visit, fields: Fields) -> str:
     """Starts the runs of slots that have passed, or says how many these are."""
     counts = fields.get("dry_run") == "yes"
-    told = await visit.ask(
-        "WorkflowScheduleService.BackfillSchedule",
-        schedule_id=_name(visit),
-        since=_moment(fields, "since"),
-        until=_moment(fields, "until"),
-        dry_run=counts,
-    )
-    told_of = {"slots": str(told["total"])} if counts else {"started": str(told["started"])}
-    return visit.link(f"/schedules/{part(_name(visit))}", **told_of, existed=str(told["already_exist"]))
+    since: datetime | None = _moment(fields, "since")
+    until = _moment(fields, "until")
+    overlap = _overlap(fields, (*OVERLAPS, "QUEUE_ALL"))
+    total = started = existed = pages = 0
+    while since is not None and pages < _FILLED:
+        told = await visit.ask(
+            "WorkflowScheduleService.BackfillSchedule",
+            schedule_id=_name(visit),
+            since=since,
+            until=until,
+            overlap=overlap,
+            dry_run=counts,
+        )
+        pages += 1
+        total, started, existed = max(total, told["total"]), started + told["started"], existed + told["already_exist"]
+        since = datetime.fromisoformat(told["continue_from"]) if told["continue_from"] else None
+    told_of = {"slots": str(total)} if counts else {"started": str(started)}
+    left = "" if since is None or counts else str(int(since.timestamp()))
+    return visit.link(f"/schedules/{part(_name(visit))}", **told_of, existed=str(existed), left=left)
 
 
 async def delete(visit: Visit, _: Fields) -> str:
@@ -142,7 +167,11 @@ def _filled(query: Mapping[str, str]) -> str:
     """What a backfill did, or would do. Numbers alone are taken from the address."""
     for name, said in (("slots", "slots lie there"), ("started", "runs were started")):
         if query.get(name, "").isdecimal() and query.get("existed", "").isdecimal():
-            return f"{int(query[name]):,} {said}; {int(query['existed']):,} existed already."
+            done = f"{int(query[name]):,} {said}; {int(query['existed']):,} existed already."
+            if not query.get("left", "").isdecimal():
+                return done
+            rest = datetime.fromtimestamp(min(int(query["left"]), _LATEST), UTC)
+            return f"{done} There are more: go on from {rest:%Y-%m-%d %H:%M:%S} UTC."
     return ""
 
 
@@ -154,10 +183,10 @@ def _timing(when: str) -> dict[str, str]:
     return {"cron": when} if _CRON.fullmatch(when) else {"text": when}
 
 
-def _overlap(fields: Fields) -> str | None:
+def _overlap(fields: Fields, known: Sequence[str] = OVERLAPS) -> str | None:
     chosen = fields.get("overlap", "")
-    if chosen and chosen not in OVERLAPS:
-        raise Problem("INVALID_ARGUMENT", f"an overlap is one of {', '.join(OVERLAPS)}", field="overlap")
+    if chosen and chosen not in known:
+        raise Problem("INVALID_ARGUMENT", f"an overlap is one of {', '.join(known)}", field="overlap")
     return chosen or None
 
 
