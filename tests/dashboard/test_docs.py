@@ -37,6 +37,7 @@ async def payment(ctx: Context, cents: int) -> str:
     return await ctx.step("pay", pay, cents)
 
 
+@pytest.mark.timeout(200)
 @pytest.mark.skipif(shutil.which("curl") is None, reason="the examples are for curl")
 def test_the_examples_run_in_their_order(place: Place, tmp_path: Path) -> None:
     script = "set -euo pipefail\n" + "\necho\n".join(SHELL).replace("http://127.0.0.1:8080", place.url)
@@ -50,7 +51,7 @@ def test_the_examples_run_in_their_order(place: Place, tmp_path: Path) -> None:
             env={**os.environ, "CURL_HOME": str(tmp_path)},
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=150,
             check=False,
         )
     assert done.returncode == 0, done.stdout[-2_000:] + done.stderr[-2_000:]

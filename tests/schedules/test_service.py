@@ -160,6 +160,24 @@ async def test_a_change_of_times_takes_effect_from_now(calendar: Calendar) -> No
     assert await calendar.slots() == ["12:40:00", "12:50:00"]
 
 
+async def test_another_jitter_or_end_drops_no_slot_that_has_come(calendar: Calendar) -> None:
+    await calendar.create(jitter_ms=1_800_000, max_catchup=0)
+    await calendar.skip(hours=1, seconds=1)
+    far = {"seconds": int((NOON + timedelta(days=9)).timestamp())}
+    kept = await calendar.update(end_at=far)
+    assert times(kept.next_slot) == ["13:00:00"]
+    hastened = await calendar.update(jitter_ms=0)
+    assert times(hastened.next_slot, hastened.next_fire_at) == ["13:00:00", "13:00:01"]
+    await calendar.fire()
+    assert await calendar.slots() == ["13:00:00"]
+    with refused(INVALID, "end_at"):
+        await calendar.update(end_at={"seconds": int((NOON + timedelta(hours=2)).timestamp())})
+    await calendar.skip(hours=1, minutes=1)
+    await calendar.update(jitter_ms=5)
+    await calendar.fire()
+    assert await calendar.slots() == ["13:00:00"], "what was missed is missed"
+
+
 async def test_a_late_slot_is_dropped_by_a_change_of_times(calendar: Calendar) -> None:
     await calendar.create()
     await calendar.skip(hours=1, seconds=1)

@@ -116,6 +116,8 @@ def changed(template: Template, request: pb.UpdateScheduleRequest, now: datetime
             after = _armed(after, now)
         elif after.error is not None:
             after = _mended(after, now)
+        elif (after.jitter, after.ends_at) != (template.jitter, template.ends_at):
+            after = _kept(after, now)
     if request.HasField("enabled"):
         after = resumed(after, now) if request.enabled else paused(after, "")
     return after
@@ -176,6 +178,15 @@ def _armed(template: Template, now: datetime) -> Template:
     return replace(template, slot=slot, available_at=planner.fires_at(template, slot), error=None)
 
 
+def _kept(template: Template, now: datetime) -> Template:
+    """The schedule with another jitter or end, and the slot it had: one that has come is not lost."""
+    if template.slot is None or (template.ends_at is not None and template.slot >= template.ends_at):
+        return _armed(template, now)
+    if template.available_at is not None and template.available_at <= now:
+        return template
+    return replace(template, available_at=max(now, planner.fires_at(template, template.slot)))
+
+
 def _mended(template: Template, now: datetime) -> Template:
     """A broken schedule after somebody touched it: it fires again if it can."""
     try:
@@ -192,8 +203,6 @@ def _times(template: Template) -> tuple[Any, ...]:
         # Another zone moves no slot of an interval.
         template.timezone if template.every is None else None,
         template.starts_at,
-        template.ends_at,
-        template.jitter,
     )
 
 
