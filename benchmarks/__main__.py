@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 from pathlib import Path
 
 import uvloop
@@ -25,6 +26,8 @@ _OTHERWISE = ("soak", "table", "page")
 def main() -> None:
     """Does what was asked for."""
     options = _options()
+    # Whoever ends it means its servers, workers and databases too.
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     console = Console(width=None if Console().is_terminal else 160)
     if options.names[:1] == ["soak"]:
         raise SystemExit(uvloop.run(soak.run(console, options.minutes, options.json)))

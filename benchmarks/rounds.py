@@ -22,6 +22,7 @@ from benchmarks.peers.contest import CONTESTS, PEERS
 from benchmarks.peers.environment import Unavailable
 from benchmarks.records import OURS, Records
 from benchmarks.runs import Results
+from benchmarks.span import Figures
 from benchmarks.table import LIMIT
 from benchmarks.workloads import MEASUREMENTS, Measurement
 from kagzi.server import logs
@@ -41,6 +42,7 @@ async def measured(plan: Plan, records: Records, console: Console) -> Records:
     """All of it."""
     logs.configure("console", "warning")
     records.machine = machine.description()
+    records.missing.clear()
     records.versions |= await _versions(plan)
     for measurement in MEASUREMENTS:
         if set(measurement.names) & set(plan.names):
@@ -52,24 +54,38 @@ async def _measure(measurement: Measurement, plan: Plan, records: Records, conso
     async with _kept(measurement) as place:
         for repetition in range(plan.repeat):
             for system, work in _turns(measurement, place, plan.beside):
-                if system in records.missing:
-                    continue
-                try:
-                    results = await work()
-                except Unavailable as error:
-                    records.missing[system] = str(error)
-                    continue
-                for name, figures in results.items():
+                for name, figures in (await _turn(measurement, system, work, records)).items():
                     if name in plan.names:
                         records.add(name, system, figures)
-                        first = next(iter(figures))
-                        told = f"{name} {system} {repetition + 1}/{plan.repeat}: {first} {figures[first]:,.4g}"
-                        noise = (
-                            f"steal {figures['steal_percent']:.1f} %, others {figures.get('others_percent', 0):.0f} %"
+                        console.print(
+                            f"{name} {system} {repetition + 1}/{plan.repeat}: {_told(figures)}", highlight=False
                         )
-                        console.print(f"{told}, {noise}", highlight=False)
                 if plan.kept:
                     records.write(plan.kept)
+
+
+async def _turn(
+    measurement: Measurement, system: str, work: Callable[[], Awaitable[Results]], records: Records
+) -> Results:
+    """One system's turn; nothing from one that is not here, or that failed at this before."""
+    failed = f"{system} in {' and '.join(measurement.names)}"
+    if {system, failed} & set(records.missing):
+        return {}
+    try:
+        return await work()
+    except Unavailable as error:
+        records.missing[system] = str(error)
+    except Exception as error:
+        if system == OURS:
+            raise
+        records.missing[failed] = f"{type(error).__name__}: {error}"
+    return {}
+
+
+def _told(figures: Figures) -> str:
+    first = next(iter(figures))
+    steal, others = figures["steal_percent"], figures.get("others_percent", 0.0)
+    return f"{first} {figures[first]:,.4g}, steal {steal:.1f} %, others {others:.0f} %"
 
 
 def _turns(
