@@ -110,7 +110,7 @@ def end(process: subprocess.Popen[str]) -> None:
     """Ends a process in order, or by force if it does not, and whatever it started: an orphan would go on working."""
     process.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(8)
+        process.wait(2)
     # It leads a group of its own.
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
