@@ -197,6 +197,22 @@ def test_version_and_help_load_neither_server_nor_database(tmp_path: Path) -> No
     assert loaded.stdout == "[]\n"
 
 
+def test_the_demo_shows_that_only_the_step_of_the_killed_worker_runs_again(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [KAGZI, "demo", "--json"],
+        cwd=tmp_path,
+        env=environment(TMPDIR=str(tmp_path)),
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["ran_again"], len(told["ran_once"])) == (["pack"], 5)
+    assert "was killed (SIGKILL)" in done.stderr
+
+
 def test_a_signal_while_it_starts_ends_it_too(tmp_path: Path, data_directory: Path) -> None:
     process = subprocess.Popen(
         [KAGZI, "dev", "--port", "0"],

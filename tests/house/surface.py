@@ -40,6 +40,7 @@ def calls() -> set[str]:
     return {f"{service.name}.{method.name}" for service in services for method in service.methods}
 
 
+@cache
 def commands() -> dict[str, Any]:
     """Every command by its words, as "runs list"."""
     return dict(_below(get_command(cli.app), ""))

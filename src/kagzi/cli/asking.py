@@ -24,7 +24,7 @@ _PAGE = 100
 class Asking:
     """One command's way to the servers."""
 
-    def __init__(self, url: str | None, namespace: str | None, *, patience: float = _PATIENCE) -> None:
+    def __init__(self, url: str | None, namespace: str | None, *, patience: float | None = None) -> None:
         from kagzi.sdk import calls
         from kagzi.sdk.blocking import Thread
         from kagzi.sdk.certificates import resolve_tls
@@ -34,7 +34,7 @@ class Asking:
         self.namespace = calls.resolve_namespace(namespace, key)
         self._servers = Servers(calls.resolve_target(url), api_key=key, tls=resolve_tls())
         self._thread = Thread()
-        self._patience = patience
+        self._patience = _PATIENCE if patience is None else patience
 
     @property
     def target(self) -> str:

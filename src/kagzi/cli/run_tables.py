@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from kagzi.sdk.descriptions import Explanation, RunInfo, StepInfo
 
 _DEFAULT_QUEUE = "default"
+# What the time means at which a run can be taken next.
+_AVAILABLE = {"PENDING": "due", "RUNNING": "lease ends", "SLEEPING": "wakes"}
 # What the other columns of a timeline need, and how long its bars are at most.
 _BESIDE = 46
 _LONGEST_BAR = 60
@@ -138,7 +140,7 @@ def _facts(run: RunInfo) -> list[tuple[str, Any]]:
         ("started", screen.moment(run.started_at)),
         ("finished", screen.moment(run.finished_at)),
         ("took", screen.span(run.started_at, run.finished_at)),
-        ("due", screen.moment(run.available_at) if not run.status.ended else None),
+        (_AVAILABLE.get(run.status, ""), screen.moment(run.available_at)),
         ("parent", run.parent_run_id),
         ("schedule", run.schedule),
         ("continued as", run.continued_as),
