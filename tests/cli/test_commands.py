@@ -226,6 +226,7 @@ def test_a_schedule_lives_through_its_commands(shop: Shop) -> None:
     since = (datetime.now(UTC) - timedelta(hours=3)).isoformat()
     assert shop.kagzi("schedules", "backfill", "nightly", "--since", since, "--json").json["started"] >= 2
     assert len(shop.kagzi("schedules", "next", "nightly", "--count", "3").out.splitlines()) == 3
+    assert run_id in shop.kagzi("schedules", "history", "nightly").out
     assert shop.kagzi("schedules", "delete", "nightly").code == 0
     assert shop.kagzi("schedules", "show", "nightly").code == 1
 

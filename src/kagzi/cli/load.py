@@ -12,7 +12,7 @@ from kagzi.cli.remote import Json, Limit, Namespace, Url, answered
 
 _TOTALS = ("started", "completed", "failed", "cancelled", "steps_completed", "steps_failed", "leases_lost")
 _STANDING = ("pending_due", "running", "sleeping")
-_COLUMNS = ("from", "started", "completed", "failed", "wait", "…p99", "life", "…p99", "due", "running")
+_COLUMNS = ("from", "started", "done", "failed", "wait", "p99", "life", "p99", "due", "busy")
 _MINUTES = 12
 _MINUTE_MS = 60_000
 
@@ -120,7 +120,7 @@ def stats(
     lively = [point for point in found["points"] if any(point[name] for name in (*_TOTALS, *_STANDING))]
     if lively:
         screen.show(screen.table(*_COLUMNS, rows=[_point(point) for point in lively]))
-        typer.echo("\nwait: from due to a worker, life: from start to end; half took no longer, p99 of 100.\n")
+        typer.echo("\nwait: due until taken, life: start until end; the median, and what 99 of 100 took.\n")
     totals = {name: sum(point[name] for point in found["points"]) for name in _TOTALS}
     typer.echo(f"In {since}: " + ", ".join(f"{name.replace('_', ' ')} {totals[name]:,}" for name in _TOTALS) + ".")
     for each in found["attention"]:
