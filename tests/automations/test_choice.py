@@ -182,10 +182,10 @@ async def test_every_phase_of_many_automations_shares_its_statements(stage: Stag
         assert not any(one.refused for one in operations), operations[0].answer
     assert counts == {
         "PEEK_EVENTS": 3,
-        "COMMIT_PREPARE": 6,
+        "COMMIT_PREPARE": 5,
         "BEGIN_MUTATION": 4,
         "FINISH_MUTATION": 5,
-        "COMMIT_HANDLER": 8,
+        "COMMIT_HANDLER": 7,
     }
 
 

@@ -288,3 +288,53 @@ async def test_an_operation_of_a_phase_that_fails_in_a_batch_fails_alone(stage: 
     assert second.refused
     second.body.mutation_id = new_id()
     assert (await stage.ask(second)).may_call
+
+
+async def test_a_step_that_another_attempt_has_done_takes_its_operation_with_it_and_no_other(stage: Stage) -> None:
+    for name in ("a", "b", "c"):
+        await stage.deploy(consumer(), name=name)
+        await stage.publish(event("m1"), name=name)
+    held = await stage.claim_all()
+    prepares = [stage.preparing(one, {"mail": ["m1"]}) for one in held]
+    taken = prepares[1]
+    await stage.connection.execute(
+        "insert into kagzi.step_runs (namespace, run_id, step_id, attempt_number, attempt_id, position, completed_seq,"
+        " status, kind) values ('default', $1, 'prepare', 1, $2, 1, 1, 'COMPLETED', 'FUNCTION')",
+        taken.run_id,
+        new_id(),
+    )
+    await stage.flush(*prepares)
+    assert [one.refused for one in prepares] == [False, True, False]
+    statuses = await stage.connection.fetch("select automation, status from kagzi.deliveries order by 1")
+    other = held[1].task.automation
+    assert {row["automation"]: row["status"] for row in statuses} == {
+        name: "PENDING" if name == other else "RESERVED" for name in ("a", "b", "c")
+    }
+
+
+async def test_of_a_batch_only_who_wants_what_is_not_pending_prepares_again(stage: Stage) -> None:
+    for name in ("a", "b"):
+        await stage.deploy(consumer(), name=name)
+        await stage.publish(event("m1"), event("m2"), name=name)
+    held = await stage.claim_all()
+    skipped = held[0].task.automation
+    await stage.connection.execute(
+        "update kagzi.deliveries set status = 'SKIPPED', updated_at = kagzi.now()"
+        " where automation = $1 and event_id = 'm2'",
+        skipped,
+    )
+    prepares = [stage.preparing(one, {"mail": ["m1", "m2"]}) for one in held]
+    await stage.flush(*prepares)
+    answers: list[Any] = [one.answer for one in prepares]
+    assert [[list(each.event_ids) for each in one.not_pending] for one in answers] == [[["m2"]], []]
+    rows = await stage.connection.fetch("select automation, event_id, status from kagzi.deliveries order by 1, 2")
+    stands = {(row["automation"], row["event_id"]): row["status"] for row in rows}
+    other = held[1].task.automation
+    assert stands == {
+        (skipped, "m1"): "PENDING",
+        (skipped, "m2"): "SKIPPED",
+        (other, "m1"): "RESERVED",
+        (other, "m2"): "RESERVED",
+    }
+    steps = await stage.connection.fetch("select run_id from kagzi.step_runs where step_id = 'prepare'")
+    assert [str(row["run_id"]) for row in steps] == [held[1].run_id]

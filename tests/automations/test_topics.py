@@ -134,14 +134,14 @@ async def test_peek_answers_as_much_as_fits_into_a_frame_and_at_least_one(stage:
 
 async def test_a_run_brings_the_first_pending_events_of_its_topics_along(stage: Stage) -> None:
     await stage.deploy(consumer(subscribes=["chat", "mail"]))
-    await stage.publish(*(event(f"m{number}", value=number) for number in range(12)))
+    await stage.publish(*(event(f"m{number}", value=number) for number in range(5)))
     held = await stage.claim()
     [chat, mail] = held.task.pending
     assert (chat.topic, list(chat.events), chat.next_cursor) == ("chat", [], "")
-    assert [one.event_id for one in mail.events] == [f"m{number}" for number in range(10)]
+    assert [one.event_id for one in mail.events] == ["m0", "m1", "m2"]
     assert mail.events[0] == (await stage.peek(held)).events[0]
     rest = await stage.peek(held, cursor=mail.next_cursor)
-    assert [one.event_id for one in rest.events] == ["m10", "m11"]
+    assert [one.event_id for one in rest.events] == ["m3", "m4"]
     await stage.prepare(held, "m0")
     await stage.expire(held.run_id)
     # What was prepared needs no look any more.

@@ -265,6 +265,7 @@ async def apply(
                     closed.update(operation.run_id for operation in left)
                 if kind in _PROGRESS:
                     crashed.update(operation.run_id for operation in left if _crashed(operation, fence))
+            await flush.ground.write()
         if crashed:
             await leases.progress(connection, namespace, list(crashed))
     return outcome

@@ -13,9 +13,8 @@ from asyncpg.connection import Connection
 
 from kagzi.protocol.v1.automation_pb2 import CommitHandler, HandlerCommitted
 from kagzi.protocol.v1.common_pb2 import ErrorDetail, Payload
-from kagzi.protocol.v1.worker_pb2 import Complete
-from kagzi.store import choice, endings, errors, publications, rows, steps
-from kagzi.store.operation import Kind, Operation, Outcome
+from kagzi.store import choice, errors, publications, rows, steps
+from kagzi.store.operation import Ended, Operation, Outcome
 from kagzi.store.preparations import record
 from kagzi.store.publications import Counts, Publication
 from kagzi.store.queries import Queries
@@ -23,7 +22,7 @@ from kagzi.store.rules import Rules
 from kagzi.store.standings import Ground, Standing
 
 _sql = Queries("commits.sql")
-_commit = _sql.bind("commit")
+_commit = _sql.bind("commit", columns=("run_id", "workflow_type", "took_ms"))
 
 _One = tuple[Operation, Standing]
 _COUNTS = msgspec.json.Decoder(dict[str, int])
@@ -50,9 +49,10 @@ async def commit(
     if not ready:
         return
     counts = await publications.publish(connection, namespace, [_publication(one) for one in ready])
-    await _record(connection, namespace, ready, counts)
+    ground.record(_record(one, counts) for one in ready)
     await _commit_all(connection, namespace, ready, rules, outcome)
-    await _end(connection, namespace, ready, counts, outcome)
+    for operation, standing in ready:
+        operation.answer = _answer(counts.get(standing.automation, Counts()))
     ground.touched(operation for operation, _ in ready)
     slots = {standing.automation: one.slot for one, standing in ready if one.slot is not None}
     names = [standing.automation for _, standing in ready]
@@ -93,18 +93,12 @@ def _publication(given: _One) -> Publication:
     return Publication(standing.automation, body.inputs, body.publishes, operation.run_id)
 
 
-async def _record(connection: Connection, namespace: str, ready: Sequence[_One], counts: dict[str, Counts]) -> None:
-    """Puts the steps on record, each with what it published: a repeat is answered from it."""
-    records = []
-    for operation, standing in ready:
-        count = counts.get(standing.automation, Counts())
-        said = msgspec.json.encode({"created": count.created, "updated": count.updated})
-        records.append(record(operation, Payload(data=said)))
-    await steps.complete(connection, namespace, records)
-    for written in records:
-        if isinstance(written.answer, ErrorDetail):
-            # Its events may be stored already, by a step that is not on record.
-            raise errors.Refused(written.answer)
+def _record(given: _One, counts: dict[str, Counts]) -> Operation:
+    """The step with what it published: a repeat is answered from it."""
+    operation, standing = given
+    count = counts.get(standing.automation, Counts())
+    said = msgspec.json.encode({"created": count.created, "updated": count.updated})
+    return record(operation, Payload(data=said))
 
 
 async def _commit_all(
@@ -116,10 +110,12 @@ async def _commit_all(
     ]
     for at in next_run_ats:
         outcome.rings(at)
-    await _commit.execute(
+    ended = await _commit.fetch(
         connection,
         namespace=namespace,
         run_ids=[operation.run_id for operation, _ in ready],
+        tokens=[operation.token for operation, _ in ready],
+        operation_ids=[operation.operation_id for operation, _ in ready],
         automations=[standing.automation for _, standing in ready],
         handlers=[standing.handler for _, standing in ready],
         producers=[standing.kind == "PRODUCER" for _, standing in ready],
@@ -130,26 +126,12 @@ async def _commit_all(
         encodings=[body.state.encoding or None for body in bodies],
         next_run_ats=next_run_ats,
     )
-
-
-async def _end(
-    connection: Connection, namespace: str, ready: Sequence[_One], counts: dict[str, Counts], outcome: Outcome
-) -> None:
-    ends = [
-        Operation(
-            Kind.COMPLETE,
-            namespace,
-            operation.run_id,
-            Complete(output=operation.body.state if operation.body.HasField("state") else None),
-            token=operation.token,
-            operation_id=operation.operation_id,
-        )
-        for operation, _ in ready
-    ]
-    await endings.complete(connection, namespace, ends, outcome)
-    for (operation, standing), end in zip(ready, ends, strict=True):
-        assert not end.refused, "the fence has seen the token"
-        operation.answer = _answer(counts.get(standing.automation, Counts()))
+    assert len(ended) == len(ready), "the fence has seen the tokens"
+    outputs = {operation.run_id: operation.body.state for operation, _ in ready if operation.body.HasField("state")}
+    for row in ended:
+        run_id = str(row["run_id"])
+        took = (row["workflow_type"], row["took_ms"])
+        outcome.ended.append(Ended(run_id, "COMPLETED", None, outputs.get(run_id), took=took))
 
 
 def _answer(count: Counts) -> HandlerCommitted:

@@ -140,7 +140,7 @@ async def finish(connection: Connection, namespace: str, group: Sequence[Operati
     await answer_again(connection, namespace, [one for one in taken if _may_repeat(one.body, standings[one.run_id])])
     fresh = [(operation, standings[operation.run_id]) for operation in taken if operation.answer is None]
     fresh = [(operation, standing) for operation, standing in fresh if _may_finish(operation, standing)]
-    fresh = await _record(connection, namespace, fresh)
+    fresh = await _record(connection, namespace, fresh, ground)
     if fresh:
         await _finish_all(
             connection, namespace, [(one, standing, _judge(one.body, standing)) for one, standing in fresh]
@@ -175,19 +175,14 @@ def _judge(body: FinishMutation, standing: Standing) -> _Verdict:
     return _Verdict("IN_FLIGHT", checks, pause(checks) if checks else timedelta(0))
 
 
-async def _record(connection: Connection, namespace: str, given: Sequence[_One]) -> list[_One]:
+async def _record(connection: Connection, namespace: str, given: Sequence[_One], ground: Ground) -> list[_One]:
     """Puts the steps on record that called a tool or asked a reconciler."""
-    failed = [one for one, _ in given if one.body.HasField("failure")]
-    done = [one for one, _ in given if not one.body.HasField("failure")]
-    records = {
-        **{one: record(one, one.body.result if one.body.HasField("result") else None) for one in done},
-        **{one: _failed(one) for one in failed},
-    }
-    if done:
-        await steps.complete(connection, namespace, [records[one] for one in done])
+    failed = {one: _failed(one) for one, _ in given if one.body.HasField("failure")}
+    done = [one for one, _ in given if one not in failed]
+    ground.record(record(one, one.body.result if one.body.HasField("result") else None) for one in done)
     if failed:
-        await steps.fail(connection, namespace, [records[one] for one in failed])
-    for operation, written in records.items():
+        await steps.fail(connection, namespace, list(failed.values()))
+    for operation, written in failed.items():
         if written.refused:
             operation.answer = written.answer
     return [(operation, standing) for operation, standing in given if operation.answer is None]

@@ -30,8 +30,8 @@ DELIVERY_STATUS = {name.removeprefix("DELIVERY_"): value for name, value in Deli
 DEFAULT_LIMIT = 100
 # What one answer may hold, so that it fits into a frame.
 _ROOM = 900_000
-# What travels of each topic with a run, unasked.
-_GLANCE = 10
+# What travels of each topic with a run, unasked: enough for who takes one at a time, little for who wants more anyway.
+_GLANCE = 3
 _GLANCE_ROOM = 64 * 1024
 _GLANCED_TOPICS = 8
 

@@ -39,11 +39,12 @@ async def commit(
     taken = await ground.take(group)
     standings = await ground.of(taken)
     ready = await _refuse(connection, namespace, [(operation, standings[operation.run_id]) for operation in taken])
-    ready = await _choose_pending(connection, namespace, ready)
-    ready = await _record(connection, namespace, ready)
     if ready:
         await _store(connection, namespace, ready, rules, outcome)
-        ground.touched(operation for operation, _ in ready)
+        stored = [operation for operation, _ in ready if operation.answer is not None]
+        ground.record(record(operation, _data(operation.body)) for operation in stored)
+        ground.touched(stored)
+        await _explain(connection, namespace, [one for one in ready if one[0].answer is None])
 
 
 async def answer_again(connection: Connection, namespace: str, operations: Sequence[Operation]) -> None:
@@ -70,18 +71,13 @@ async def _refuse(connection: Connection, namespace: str, given: Sequence[_One])
     return ready
 
 
-async def _choose_pending(connection: Connection, namespace: str, given: Sequence[_One]) -> list[_One]:
-    """Leaves out what wants something that is not pending: taken meanwhile, `prepare` runs again; never there or long
+async def _explain(connection: Connection, namespace: str, given: Sequence[_One]) -> None:
+    """Answers those that want something that is not pending: taken meanwhile, `prepare` runs again; never there or long
     over, it is a mistake of the handler.
     """
-    wanted = [
-        (number, standing, selection.topic, event_id)
-        for number, (operation, standing) in enumerate(given)
-        for selection in operation.body.prepared.reserve
-        for event_id in selection.event_ids
-    ]
-    if not wanted:
-        return list(given)
+    if not given:
+        return
+    wanted = _wanted_by(given)
     found = await _wanted.fetch(
         connection,
         namespace=namespace,
@@ -106,7 +102,16 @@ async def _choose_pending(connection: Connection, namespace: str, given: Sequenc
         if not operation.refused:
             missing = [EventSelection(topic=topic, event_ids=ids) for topic, ids in topics.items()]
             operation.answer = PrepareCommitted(not_pending=missing)
-    return [(operation, standing) for operation, standing in given if operation.answer is None]
+
+
+def _wanted_by(given: Sequence[_One]) -> list[tuple[int, Standing, str, str]]:
+    """What is to be reserved: the number of who wants it, topic and event."""
+    return [
+        (number, standing, selection.topic, event_id)
+        for number, (operation, standing) in enumerate(given)
+        for selection in operation.body.prepared.reserve
+        for event_id in selection.event_ids
+    ]
 
 
 def _never_pending(standing: Standing, topic: str, event_id: str, status: str | None) -> ErrorDetail:
@@ -115,26 +120,11 @@ def _never_pending(standing: Standing, topic: str, event_id: str, status: str | 
     return errors.precondition(f"{message}: reserve only what `peek` answers", event_id, "prepared.reserve").detail
 
 
-async def _record(connection: Connection, namespace: str, given: Sequence[_One]) -> list[_One]:
-    """Puts the step on record; what another attempt has done already is refused."""
-    records = [record(operation, _data(operation.body)) for operation, _ in given]
-    if records:
-        await steps.complete(connection, namespace, records)
-    for (operation, _), written in zip(given, records, strict=True):
-        if written.refused:
-            operation.answer = written.answer
-    return [(operation, standing) for operation, standing in given if operation.answer is None]
-
-
 async def _store(connection: Connection, namespace: str, given: Sequence[_One], rules: Rules, outcome: Outcome) -> None:
+    """Answers those that could be stored."""
     bodies: list[CommitPrepare] = [operation.body for operation, _ in given]
     works = [body.prepared for body in bodies]
-    wanted = [
-        (standing, selection.topic, event_id)
-        for operation, standing in given
-        for selection in operation.body.prepared.reserve
-        for event_id in selection.event_ids
-    ]
+    wanted = _wanted_by(given)
     found = await _prepare.fetch(
         connection,
         namespace=namespace,
@@ -149,17 +139,18 @@ async def _store(connection: Connection, namespace: str, given: Sequence[_One], 
         titles=[work.title for work in works],
         uis=[work.ui_json or None for work in works],
         wake_ats=[work.wake_at.ToDatetime(UTC) if work.HasField("wake_at") else None for work in works],
-        wanted_run_ids=[standing.run_id for standing, _, _ in wanted],
-        wanted_automations=[standing.automation for standing, _, _ in wanted],
-        wanted_consumers=[standing.handler for standing, _, _ in wanted],
-        wanted_topics=[topic for _, topic, _ in wanted],
-        wanted_ids=[event_id for _, _, event_id in wanted],
+        wanted_run_ids=[standing.run_id for _, standing, _, _ in wanted],
+        wanted_automations=[standing.automation for _, standing, _, _ in wanted],
+        wanted_consumers=[standing.handler for _, standing, _, _ in wanted],
+        wanted_topics=[topic for _, _, topic, _ in wanted],
+        wanted_ids=[event_id for _, _, _, event_id in wanted],
     )
     wake_ats = {str(row["run_id"]): row["wake_at"] for row in found}
     for operation, _ in given:
-        wake_at = wake_ats[operation.run_id]
-        outcome.rings(wake_at)
-        operation.answer = PrepareCommitted(wake_at=rows.timestamp(wake_at))
+        if operation.run_id in wake_ats:
+            wake_at = wake_ats[operation.run_id]
+            outcome.rings(wake_at)
+            operation.answer = PrepareCommitted(wake_at=rows.timestamp(wake_at))
 
 
 def record(operation: Operation, output: Payload | None = None) -> Operation:

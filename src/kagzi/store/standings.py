@@ -1,6 +1,6 @@
 """How handler runs stand, read once for all operations of a batch. Whoever changes something of an automation locks its
 row first, after the rows of runs, and reads in a second statement: a lock and a look in one would see what was there
-before the lock. Nothing here writes.
+before the lock. Nothing here writes but the steps that phases put on record, all of a wave at once.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from typing import Any
 
 from asyncpg.connection import Connection
 
+from kagzi.protocol.v1.common_pb2 import ErrorDetail
+from kagzi.store import errors, steps
 from kagzi.store.operation import BUSY, Operation
 from kagzi.store.queries import Queries
 from kagzi.store.rules import Schedule
@@ -143,6 +145,7 @@ class Ground:
     automations: dict[str, str] = field(default_factory=dict)
     _taken: set[str] | None = None
     _known: dict[str, Standing] = field(default_factory=dict)
+    _records: list[Operation] = field(default_factory=list)
 
     async def of(self, group: Sequence[Operation]) -> dict[str, Standing]:
         """How the runs of these operations stand now."""
@@ -171,6 +174,21 @@ class Ground:
             names = set(self.automations.values())
             self._taken = await take(self.connection, self.namespace, names) if names else set()
         return self._taken
+
+    def record(self, steps: Iterable[Operation]) -> None:
+        """Results of steps that are put on record with those of the other phases."""
+        self._records += steps
+
+    async def write(self) -> None:
+        """Puts on record what was given. A step that another attempt has done already takes its operation with it: what
+        was written for that is undone by whoever catches Refused.
+        """
+        if self._records:
+            given, self._records = self._records, []
+            await steps.complete(self.connection, self.namespace, given)
+            for written in given:
+                if isinstance(written.answer, ErrorDetail):
+                    raise errors.Refused(written.answer)
 
     def touched(self, group: Iterable[Operation]) -> None:
         """These runs are not what they were."""
