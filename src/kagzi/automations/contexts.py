@@ -6,7 +6,7 @@ with the phase, or not at all.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Generator, Iterable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec
 
@@ -190,9 +190,9 @@ class MutateContext(HandlerContext):
         super().__init__(run)
         self.asked: tuple[Mutation[..., Any], Payload] | None = None
 
-    async def mutate(self, tool: Mutation[P, Any], *args: P.args, **kwargs: P.kwargs) -> None:
+    def mutate(self, tool: Mutation[P, Any], *args: P.args, **kwargs: P.kwargs) -> Awaitable[None]:
         """Asks for a change of the outside. It is called once this phase has returned and the intent is on record;
-        what it returns is in the outcome that `next` gets.
+        what it returns is in the outcome that `next` gets. To be awaited; a forgotten `await` loses nothing.
         """
         run = self._alive()
         if not isinstance(tool, Mutation):
@@ -206,6 +206,15 @@ class MutateContext(HandlerContext):
                 f"{tool.name!r}): a run changes the outside once. Publish an event in `next` for another consumer."
             )
         self.asked = (tool, run.encode_bytes(parameters.encode(tool.function, args, kwargs), "mutation"))
+        return _Asked()
+
+
+class _Asked:
+    """What `await ctx.mutate(…)` waits for, which is nothing: the request is taken."""
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        return
+        yield
 
 
 class NextContext(_Publishing):

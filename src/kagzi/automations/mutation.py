@@ -9,6 +9,7 @@ import inspect
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
@@ -20,6 +21,9 @@ from kagzi.sdk.errors import ConfigError
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+# The phase whose code runs here, in words; empty outside of phases and inside a mutation.
+open_phase: ContextVar[str] = ContextVar("kagzi_open_phase", default="")
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -33,6 +37,12 @@ class Mutation(Generic[P, R]):
     reconcilers: list[Callable[..., Any]] = field(default_factory=list)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        phase = open_phase.get()
+        if phase:
+            raise ConfigError(
+                f"{phase} calls the mutation {self.name!r} itself, which nobody would have on record: ask for it with "
+                f"`await ctx.mutate({self.name}, ...)` in `mutate`."
+            )
         return self.function(*args, **kwargs)
 
     @property
@@ -48,8 +58,27 @@ class Mutation(Generic[P, R]):
             raise ConfigError(f"@{self.name}.reconcile goes on a function, not on {function!r}")
         if self.reconcilers:
             raise ConfigError(f"mutation {self.name!r} has a reconciler already")
+        self._check_reconciler(function)
         self.reconcilers.append(function)
         return function
+
+    def _check_reconciler(self, function: Callable[..., Any]) -> None:
+        """It is called when something went wrong already: that it takes its arguments has to be known before."""
+        try:
+            taken = list(inspect.signature(self.function).parameters.values())
+            given = inspect.signature(function)
+        except (TypeError, ValueError):
+            return
+        positional = [each.name for each in taken if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+        named = {each.name: None for each in taken if each.kind is each.KEYWORD_ONLY}
+        try:
+            given.bind("key", *positional, **named)
+        except TypeError as error:
+            arguments = ", ".join(["key", *positional, *named])
+            raise ConfigError(
+                f"The reconciler of {self.name!r} is called with the idempotency key and then with what {self.name!r} "
+                f"was called with, as ({arguments}): {error}"
+            ) from None
 
 
 class _Decorator(Protocol):

@@ -1,20 +1,27 @@
 """A rehearsal: every `prepare` of an automation is called against empty topics, and what comes back is checked as a
-worker checks it. Nothing is published, reserved or mutated, and there is no server; the outside is read for real.
+worker checks it; then `next`, which also runs when nothing was reserved. Nothing is published, reserved or mutated, and
+there is no server; the outside is read for real.
 """
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from kagzi.automations import prepared
 from kagzi.automations.checks import Finding
-from kagzi.automations.contexts import PrepareContext
+from kagzi.automations.contexts import HandlerContext, NextContext, PrepareContext
 from kagzi.automations.events import Event
+from kagzi.automations.faults import place_of
 from kagzi.automations.handlers import Consumer
+from kagzi.automations.mutation import open_phase
+from kagzi.automations.outcome import Outcome
+from kagzi.automations.prepared import Prepared
 from kagzi.automations.topics import Topics
 from kagzi.sdk import payload
 from kagzi.sdk.errors import Transient
@@ -42,6 +49,9 @@ class _Stage:
     def now(self) -> datetime:
         return datetime.now(UTC)
 
+    def encode(self, value: Any, annotation: Any, role: str) -> Any:  # noqa: ARG002 - nothing is stored
+        return payload.encode(value, annotation)
+
 
 class _Empty(Topics):
     """Topics without events."""
@@ -60,21 +70,53 @@ async def rehearse(automation: Automation) -> list[Finding]:
 
 
 async def _rehearse(consumer: Consumer) -> Finding | None:
+    limit = _LONGEST_SECS if consumer.timeout is None else consumer.timeout.total_seconds()
+    phase = "prepare"
+    try:
+        async with asyncio.timeout(limit):
+            work = await _prepare(consumer)
+            if work.reserved:
+                topics = ", ".join(map(repr, work.reserve))
+                return Finding("error", consumer.name, "rehearsal", f"it reserved events of {topics}, which were empty")
+            phase = "next"
+            await _next(consumer, work)
+    except Transient as error:
+        return Finding("warning", consumer.name, "rehearsal", f"`{phase}` could not be rehearsed: {error}")
+    except Exception as error:  # noqa: BLE001 - whatever it raises is what would end its runs
+        why = ", with nothing reserved: look at `outcome.applied` first" if phase == "next" else ""
+        place = f" ({found})" if (found := place_of(error)) else ""
+        message = f"`{phase}` raised {type(error).__name__}: {error}{place}{why}"
+        return Finding("error", consumer.name, "rehearsal", message)
+    return None
+
+
+async def _prepare(consumer: Consumer) -> Prepared:
     stage: Any = _Stage(consumer)
     context = PrepareContext(stage, _Empty(stage))
+    with _phase("prepare", consumer, context):
+        given = await consumer.bound("prepare")(context, None)
+    work = prepared.checked(given, consumer.name, consumer.subscribes)
+    payload.encode(work.data, Any)
+    return work
+
+
+async def _next(consumer: Consumer, work: Prepared) -> None:
+    if not consumer.has("next"):
+        return
+    stage: Any = _Stage(consumer)
+    context = NextContext(stage, None)
+    with _phase("next", consumer, context):
+        state = consumer.bound("next")(context, work, Outcome("none"))
+        if inspect.isawaitable(state):
+            await state
+
+
+@contextmanager
+def _phase(name: str, consumer: Consumer, context: HandlerContext) -> Iterator[None]:
+    """As on a worker: no mutation is called by a phase itself, and the context ends with it."""
+    phase = open_phase.set(f"`{name}` of {consumer.name!r}")
     try:
-        limit = _LONGEST_SECS if consumer.timeout is None else consumer.timeout.total_seconds()
-        async with asyncio.timeout(limit):
-            given = await consumer.bound("prepare")(context, None)
-        work = prepared.checked(given, consumer.name, consumer.subscribes)
-        payload.encode(work.data, Any)
-    except Transient as error:
-        return Finding("warning", consumer.name, "rehearsal", f"`prepare` could not be rehearsed: {error}")
-    except Exception as error:  # noqa: BLE001 - whatever it raises is what would end its runs
-        return Finding("error", consumer.name, "rehearsal", f"`prepare` raised {type(error).__name__}: {error}")
+        yield
     finally:
+        open_phase.reset(phase)
         context.close()
-    if work.reserved:
-        topics = ", ".join(map(repr, work.reserve))
-        return Finding("error", consumer.name, "rehearsal", f"it reserved events of {topics}, which were empty")
-    return None

@@ -18,8 +18,9 @@ import uuid_utils
 from google.protobuf.message import Message
 
 from kagzi.automations import phases
-from kagzi.automations.faults import fault_of
+from kagzi.automations.faults import fault_of, place_of
 from kagzi.automations.handlers import Handler
+from kagzi.automations.mutation import open_phase
 from kagzi.automations.records import Record, Records
 from kagzi.protocol.v1 import automation_pb2 as automation
 from kagzi.protocol.v1 import worker_pb2 as pb
@@ -170,7 +171,10 @@ class HandlerRun:
     def failed(self, error: BaseException) -> tuple[str, pb.Fail]:
         """An error ends the run; what it means for the automation goes along. The step it came from shows it too."""
         failure = failure_of(error)
-        fail = pb.Fail(failure=failure, fault=fault_of(error), operation_id=new_id())
+        fault = fault_of(error)
+        if fault == automation.FAULT_DEFECT and (place := place_of(error)):
+            failure.message = f"{failure.message} ({place})"
+        fail = pb.Fail(failure=failure, fault=fault, operation_id=new_id())
         if self._open is not None:
             fail.failed_step_id = self._open.step_id
             self.tell("step_failed", self._open.failed(self.records.ended(self._open), failure))
@@ -239,6 +243,8 @@ class HandlerRun:
         withdraw = None if intended else self.host.send_soon(self, "step_started", record.started)
         self._uninterrupted = intended
         self._open = None if intended else record
+        # A body runs in a copy of this context.
+        phase = open_phase.set("" if intended else f"`{record.step_id}` of {self.handler.name!r}")
         stop = bodies.run(
             function,
             arguments,
@@ -248,6 +254,7 @@ class HandlerRun:
             executor=self.host.executor,
             ended=lambda *result: None if ended.done() else ended.set_result(result),
         )
+        open_phase.reset(phase)
         if waits is not None:
             # Behind the first step of the body's task, which is scheduled already.
             loop.call_soon(waits)
