@@ -111,8 +111,10 @@ def _places(keys: Sequence[_Key], columns: Mapping[_Key, int]) -> dict[_Key, tup
 def _node(key: _Key, place: tuple[int, int], handlers: Mapping[str, Any], automation: Mapping[str, Any]) -> Node:
     kind, name = key
     if kind == "topic":
-        pending = sum(each["pending"] + each["reserved"] for each in automation["backlog"] if each["topic"] == name)
-        return Node(name, "topic", "", f"{pending:,} pending" if pending else "nothing pending", *place)
+        waiting = [each for each in automation["backlog"] if each["topic"] == name]
+        counts = {word: sum(each[word] for each in waiting) for word in ("pending", "reserved")}
+        said = ", ".join(f"{count:,} {word}" for word, count in counts.items() if count)
+        return Node(name, "topic", "", said or "nothing pending", *place)
     handler = handlers[name]
     live, blocked = automation["live_run"], automation["blocked"]
     tone = ""
