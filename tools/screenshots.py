@@ -24,6 +24,9 @@ ROOT = Path(__file__).resolve().parents[1]
 IMAGES = ROOT / "docs" / "images"
 LIFE_SECS = float(os.environ.get("LIFE_SECS", "200"))
 SHOP = "shop"
+# Every page once, and these in other looks too.
+VARIED = ("overview", "run", "automation")
+LOOKS: dict[str, dict[str, Any]] = {"": {}, "-dark": {"scheme": "dark"}, "-phone": {"width": 375}}
 
 
 @contextlib.contextmanager
@@ -169,7 +172,8 @@ def take(browser: Browser, site: str, name: str, path: str, *, width: int = 1280
     context.close()
 
 
-def main() -> None:
+def main(*wanted: str) -> None:
+    """Takes the pictures that are wanted by name, or all of them."""
     program = shutil.which("chromium")
     assert program, "apt install chromium"
     arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
@@ -193,13 +197,11 @@ def main() -> None:
             browser = playwright.chromium.launch(executable_path=program, args=arguments)
             pages = shop.pages()
             for name, path in pages.items():
-                take(browser, site, name, path)
-            for name in ("overview", "run", "automation"):
-                take(browser, site, f"{name}-dark", pages[name], scheme="dark")
-            for name in ("overview", "run", "automation"):
-                take(browser, site, f"{name}-phone", pages[name], width=375)
+                for suffix, look in LOOKS.items():
+                    if (name in VARIED or not suffix) and (not wanted or name in wanted):
+                        take(browser, site, name + suffix, path, **look)
             browser.close()
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

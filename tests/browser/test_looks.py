@@ -55,6 +55,24 @@ least => {
 """
 
 
+# Sheets that hide a part of what is on them.
+CUT = """
+() => [...document.querySelectorAll(".sheet")].filter(node => node.scrollWidth > node.clientWidth)
+  .map(node => `${node.id} ${node.scrollWidth} > ${node.clientWidth}`)
+"""
+# What can be pressed or filled in and was not reached yet; whoever gets the focus is struck off.
+WATCH = """
+() => {
+  const all = [...document.querySelectorAll("a[href], button, input, select, textarea, summary, [popovertarget]")];
+  window.left = new Set(all.filter(node => node.checkVisibility() && node.type !== "hidden" && !node.disabled));
+  document.addEventListener("focusin", event => window.left.delete(event.target));
+  return window.left.size;
+}
+"""
+# Those that are still on the page: it may have changed meanwhile.
+LEFT = "() => [...window.left].filter(node => node.isConnected).map(node => node.outerHTML.slice(0, 120))"
+
+
 @pytest.fixture(scope="module")
 def furnished(place: Place) -> dict[str, str]:
     """A namespace with something of everything, and the address of every page of it."""
@@ -140,10 +158,33 @@ def test_every_page_fits_and_can_be_read(
         said = [text for text in said if "404" not in text]
         out = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
         faint = page.evaluate(FAINT, LEAST)
-        if out > 0 or faint or said:
-            wrong[name] = (out, faint[:5], list(said))
+        cut = page.evaluate(CUT)
+        if out > 0 or faint or said or cut:
+            wrong[name] = (out, faint[:5], list(said), cut)
     context.close()
     assert wrong == {}
+
+
+def test_every_page_is_walked_through_with_the_tab_key(
+    chromium: Browser, place: Place, furnished: dict[str, str]
+) -> None:
+    context = chromium.new_context(viewport={"width": 1280, "height": 900}, base_url=place.url)
+    page = context.new_page()
+    missed: dict[str, list[str]] = {}
+    walked = 0
+    # One of each kind; the reference is hundreds of alike headings.
+    alike = {"reference", "problem", "automations", "run-completed", "run-unserved"}
+    for name in [name for name in furnished if name not in alike and not name.startswith("empty")]:
+        page.goto(furnished[name])
+        there = page.evaluate(WATCH)
+        walked += there
+        for _ in range(there + 5):
+            page.keyboard.press("Tab")
+        if left := page.evaluate(LEFT):
+            missed[name] = left
+    context.close()
+    assert missed == {}
+    assert walked > len(furnished)
 
 
 def test_everything_that_can_be_pressed_is_reached_by_keyboard(page: Page, place: Place) -> None:

@@ -1,11 +1,11 @@
-"""Every Python block of the documents runs as it stands; a fragment compiles. The README's first one has a test of its
-own, against a server.
+"""Every Python program of the documents runs as it stands. Fragments, scripts and the README's program have tests of
+their own, against servers.
 """
 
 from __future__ import annotations
 
-import ast
 import importlib.util
+import subprocess
 import sys
 from itertools import chain
 from pathlib import Path
@@ -15,19 +15,32 @@ import pytest
 from kagzi.testing import Environments
 from tests.docs.blocks import ROOT, blocks, documents
 
-FOUND = [
-    block
-    for block in chain.from_iterable(map(blocks, documents()))
-    if block.path != ROOT / "README.md" or block.mark == "fragment"
-]
-PROGRAMS = {block.name: block for block in FOUND if block.mark == ""}
-FRAGMENTS = {block.name: block for block in FOUND if block.mark == "fragment"}
+FOUND = [block for block in chain.from_iterable(map(blocks, documents())) if block.path != ROOT / "README.md"]
+# Who sets a tracer provider sets it for a whole process.
+ALONE = {block.name: block for block in FOUND if block.path.name == "monitoring.md"}
+PROGRAMS = {block.name: block for block in FOUND if block.mark == "" and block.name not in ALONE}
+# Who runs what is no whole program.
+ELSEWHERE = {
+    ("README.md", "python"): "test_readme.py",
+    ("docs/quickstart.md", "python fragment"): "test_quickstart.py",
+    ("docs/quickstart.md", "sh"): "test_quickstart.py",
+    ("docs/http.md", "sh"): "../dashboard/test_docs.py",
+    ("docs/http.md", "json"): "../dashboard/test_docs.py",
+    ("docs/security.md", "sh"): "test_security.py",
+    ("docs/security.md", "sql"): "test_security.py",
+    ("docs/deploy.md", "sh"): "test_deploy.py",
+}
 
 
-def test_a_block_is_a_program_or_a_fragment() -> None:
-    assert [block.name for block in FOUND if block.mark not in ("", "fragment")] == []
+def test_every_block_is_run_by_somebody() -> None:
+    every = {
+        (str(block.path.relative_to(ROOT)), f"{block.language} {block.mark}".strip())
+        for block in chain.from_iterable(blocks(path, None) for path in documents())
+    }
     assert PROGRAMS
-    assert FRAGMENTS
+    left = {(path, kind) for path, kind in every if kind not in ("python", "console") or path == "README.md"}
+    assert {each for each in left if each[1] != "console"} == set(ELSEWHERE)
+    assert all((Path(__file__).parent / file).is_file() for file in ELSEWHERE.values())
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -47,6 +60,8 @@ async def test_a_program_runs_as_it_stands(name: str, tmp_path: Path, kagzi_env:
         await found(kagzi_env)
 
 
-@pytest.mark.parametrize("name", FRAGMENTS)
-def test_a_fragment_compiles(name: str) -> None:
-    compile(FRAGMENTS[name].code, name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+@pytest.mark.parametrize("name", ALONE)
+def test_a_program_of_its_own_process_runs_as_it_stands(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "program.py"
+    file.write_text(ALONE[name].code, encoding="utf-8")
+    subprocess.run([sys.executable, str(file)], timeout=100, check=True)
