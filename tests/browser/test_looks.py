@@ -178,9 +178,14 @@ def test_every_page_is_walked_through_with_the_tab_key(
         page.goto(furnished[name])
         there = page.evaluate(WATCH)
         walked += there
-        for _ in range(there + 5):
-            page.keyboard.press("Tab")
-        if left := page.evaluate(LEFT):
+        # A page that changes beneath may send whoever walks through it back to its top.
+        for _ in range(3):
+            for _ in range(there + 5):
+                page.keyboard.press("Tab")
+            left = page.evaluate(LEFT)
+            if not left:
+                break
+        else:
             missed[name] = left
     context.close()
     assert missed == {}
