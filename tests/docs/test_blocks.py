@@ -19,28 +19,6 @@ FOUND = [block for block in chain.from_iterable(map(blocks, documents())) if blo
 # Who sets a tracer provider sets it for a whole process.
 ALONE = {block.name: block for block in FOUND if block.path.name == "monitoring.md"}
 PROGRAMS = {block.name: block for block in FOUND if block.mark == "" and block.name not in ALONE}
-# Who runs what is no whole program.
-ELSEWHERE = {
-    ("README.md", "python"): "test_readme.py",
-    ("docs/quickstart.md", "python fragment"): "test_quickstart.py",
-    ("docs/quickstart.md", "sh"): "test_quickstart.py",
-    ("docs/http.md", "sh"): "../dashboard/test_docs.py",
-    ("docs/http.md", "json"): "../dashboard/test_docs.py",
-    ("docs/security.md", "sh"): "test_security.py",
-    ("docs/security.md", "sql"): "test_security.py",
-    ("docs/deploy.md", "sh"): "test_deploy.py",
-}
-
-
-def test_every_block_is_run_by_somebody() -> None:
-    every = {
-        (str(block.path.relative_to(ROOT)), f"{block.language} {block.mark}".strip())
-        for block in chain.from_iterable(blocks(path, None) for path in documents())
-    }
-    assert PROGRAMS
-    left = {(path, kind) for path, kind in every if kind not in ("python", "console") or path == "README.md"}
-    assert {each for each in left if each[1] != "console"} == set(ELSEWHERE)
-    assert all((Path(__file__).parent / file).is_file() for file in ELSEWHERE.values())
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
