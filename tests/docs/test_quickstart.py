@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import contextlib
-import importlib.util
-import types
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +11,10 @@ import pytest
 
 import kagzi
 from tests.docs.blocks import of
+from tests.docs.fragments import executed, names
 from tests.docs.terminal import Terminal
 
 QUICKSTART = "docs/quickstart.md"
-
-
-async def executed(code: str, names: dict[str, Any]) -> None:
-    """Runs lines that may await, as if they stood in a function."""
-    made = types.FunctionType(compile(code, QUICKSTART, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT), names)
-    waiting = made()
-    if waiting is not None:
-        await waiting
 
 
 def shop(folder: Path) -> dict[str, Any]:
@@ -32,28 +22,21 @@ def shop(folder: Path) -> dict[str, Any]:
     [program] = of(QUICKSTART, "python")
     short = program.replace('ctx.sleep("cool-off", "24h")', 'ctx.sleep("cool-off", "100ms")')
     assert short != program
-    file = folder / "shop.py"
-    file.write_text(short, encoding="utf-8")
-    spec = importlib.util.spec_from_file_location("shop", file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return {**vars(kagzi), **vars(module), "Worker": kagzi.Worker, "Client": kagzi.Client}
+    return names(short, folder / "shop.py")
 
 
 async def test_the_quickstart_goes_as_it_says(
     database_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    names = shop(tmp_path)
+    known = shop(tmp_path)
     variables = {"KAGZI_DB_URL": database_url, "KAGZI_SERVER_PORT": "0", "KAGZI_HTTP_PORT": "0"}
     terminal = Terminal(tmp_path, **variables)
     worker, client = of(QUICKSTART, "python", "fragment")
     work, commands = of(QUICKSTART, "sh")
     with terminal.running("kagzi dev", "dashboard: ") as said:
         address = said.split("listens on ")[1].split()[0]
-        working = asyncio.create_task(executed(worker.replace("localhost:50051", address), names))
-        await executed(client.replace("localhost:50051", address), names)
+        working = asyncio.create_task(executed(worker.replace("localhost:50051", address), known))
+        await executed(client.replace("localhost:50051", address), known)
         assert capsys.readouterr().out == "parcel-of-42\n"
         working.cancel()
         with contextlib.suppress(asyncio.CancelledError):

@@ -8,8 +8,11 @@ import re
 import sys
 from pathlib import Path
 
+from kagzi import Client
 from kagzi.server.app import Server
 from kagzi.server.settings import Settings
+from tests.docs.blocks import of
+from tests.docs.fragments import executed, names
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -30,6 +33,19 @@ async def test_the_first_workflow_of_the_readme_runs_as_it_stands(database_url: 
         await server.stop(1.0)
     assert process.returncode == 0
     assert output.decode().strip() == "parcel-of-42"
+
+
+async def test_its_schedule_is_made_and_tells_its_next_times(database_url: str, tmp_path: Path) -> None:
+    [program], [fragment] = of("README.md", "python"), of("README.md", "python", "fragment")
+    server = Server(Settings(server_port=0), database_url)
+    await server.start()
+    try:
+        async with Client(server.address) as client:
+            await executed(fragment, {**names(program, tmp_path / "first.py"), "client": client})
+            info = await client.schedules.get("weekly")
+    finally:
+        await server.stop(1.0)
+    assert (info.type, info.timezone) == ("process", "Europe/Berlin")
 
 
 def test_every_make_target_the_readme_names_exists() -> None:

@@ -13,6 +13,7 @@ from tests.docs.blocks import ROOT, Block, blocks, documents
 # Which test runs the blocks of a document that are no whole programs.
 RUN = {
     ("README.md", "python"): "tests/docs/test_readme.py",
+    ("README.md", "python fragment"): "tests/docs/test_readme.py",
     ("docs/quickstart.md", "python fragment"): "tests/docs/test_quickstart.py",
     ("docs/quickstart.md", "sh"): "tests/docs/test_quickstart.py",
     ("docs/http.md", "sh"): "tests/dashboard/test_docs.py",
