@@ -14,9 +14,9 @@ from kagzi import Client, Context, Handle, Worker, workflow
 from kagzi.sdk import calls
 from kagzi.server import app
 from kagzi.server.api import stream
+from tests.faults.wire import Wire
 from tests.sdk.rig import LONG
 from tests.sdk.serving import serving
-from tests.survival.cable import Cable
 
 # A peer that does not answer is dead after these; in earnest after five and ten seconds.
 QUICK = {"grpc.keepalive_time_ms": 300, "grpc.http2.ping_timeout_ms": 700}
@@ -77,41 +77,41 @@ async def sleeping(handle: Handle[Any]) -> bool:
     return True
 
 
-@pytest.mark.parametrize("fault", ["vanish", "reset"])
+@pytest.mark.parametrize("fault", ["black_hole", "cut"])
 async def test_a_worker_whose_network_fails_goes_on_at_the_next_server(
     database_url: str, impatient: None, new_body: Body, fault: str
 ) -> None:
     async with (
         serving(database_url) as first,
         serving(database_url) as second,
-        Cable(first.address) as cable,
+        Wire(first.address) as wire,
         Client(second.address) as client,
-        Worker(f"{cable.address},{second.address}", workflows=[held]),
+        Worker(f"{wire.address},{second.address}", workflows=[held]),
     ):
         handle = await client.start(held)
         await new_body.begun.wait()
-        assert cable.carried > 0
-        getattr(cable, fault)()
+        assert wire.carried_down > 0
+        getattr(wire, fault)()
         new_body.let_go.set()
         assert await handle.result(timeout=LONG) == ["done", "after"]
     assert new_body.times == 1
 
 
-@pytest.mark.parametrize("fault", ["vanish", "reset"])
+@pytest.mark.parametrize("fault", ["black_hole", "cut"])
 async def test_a_client_whose_network_fails_starts_one_run_and_hears_of_its_end(
     database_url: str, impatient: None, new_body: Body, fault: str
 ) -> None:
     async with (
         serving(database_url) as first,
         serving(database_url) as second,
-        Cable(first.address) as cable,
+        Wire(first.address) as wire,
         Worker(second.address, workflows=[held]),
-        Client(f"{cable.address},{second.address}") as client,
+        Client(f"{wire.address},{second.address}") as client,
     ):
         handle = await client.start(held, id="once")
         waiting = asyncio.create_task(handle.result(timeout=LONG))
         await new_body.begun.wait()
-        getattr(cable, fault)()
+        getattr(wire, fault)()
         again, other = await asyncio.gather(client.start(held, id="once"), client.start(waits, [1]))
         assert (again.run_id, again.already_exists) == (handle.run_id, True)
         await other.signal("go")
@@ -124,13 +124,13 @@ async def test_a_long_history_arrives_over_a_slow_network(database_url: str, mon
     # It takes longer than that, as an even longer one would longer than the five seconds of every day.
     monkeypatch.setattr(stream, "_DELIVERED_WITHIN", 1.0)
     sizes = [600_000] * 8
-    async with serving(database_url) as server, Cable(server.address) as cable, Client(server.address) as client:
+    async with serving(database_url) as server, Wire(server.address) as wire, Client(server.address) as client:
         async with Worker(server.address, workflows=[waits]):
             handle = await client.start(waits, sizes)
             assert await asyncio.wait_for(sleeping(handle), LONG)
-        cable.pace = 1_600_000
-        async with Worker(cable.address, workflows=[waits]):
+        wire.pace = 1_600_000
+        async with Worker(wire.address, workflows=[waits]):
             await handle.signal("go")
             assert await handle.result(timeout=LONG) == sum(sizes)
     # Once, and not again and again.
-    assert sum(sizes) < cable.carried < 1.5 * sum(sizes)
+    assert sum(sizes) < wire.carried_down < 1.5 * sum(sizes)

@@ -4,6 +4,7 @@ make and to forget. Every change is recognised when it is repeated.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime
@@ -157,7 +158,9 @@ class ScheduleHandle:
         request = pb.DeleteScheduleRequest(
             namespace=self._reach.namespace, schedule_id=self.id, template_run_id=found.template_run_id
         )
-        await self._reach.change(lambda server: server.schedules.DeleteSchedule, request)
+        # It was there a moment ago: now it is gone, by an earlier try whose answer was lost, or by somebody else.
+        with contextlib.suppress(NotFound):
+            await self._reach.change(lambda server: server.schedules.DeleteSchedule, request)
         return found.template_run_id
 
     async def trigger(self, **options: Unpack[TriggerOptions]) -> Handle[Any] | None:

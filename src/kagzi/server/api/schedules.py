@@ -17,7 +17,7 @@ from kagzi.protocol.v1.common_pb2 import PAUSED, SCHEDULED, Payload, RunStatus
 from kagzi.server.api import checks, drafts
 from kagzi.server.api.slots import Slots, key
 from kagzi.store import namespaces, rows, schedules, templates
-from kagzi.store.errors import invalid, not_found
+from kagzi.store.errors import Refused, invalid, not_found
 from kagzi.store.templates import Template
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -76,12 +76,25 @@ class Schedules(Slots):
         namespace, schedule_id = key(request)
         wanted = checks.uuid(request.template_run_id, "template_run_id", required=False)
 
+        removed = ""
+
         async def delete(connection: Connection) -> str:
-            template, _ = await schedules.lock(connection, namespace, schedule_id)
+            nonlocal removed
+            try:
+                template, _ = await schedules.lock(connection, namespace, schedule_id)
+            except Refused:
+                if removed:
+                    # The answer to the commit was lost: it is gone.
+                    return removed
+                raise
+            if removed and removed != template.run_id:
+                # Gone too, and created anew since.
+                return removed
             if wanted and wanted != template.run_id:
                 raise not_found(f"schedule {schedule_id!r} with the template", wanted, "template_run_id")
+            removed = template.run_id
             await schedules.delete(connection, template)
-            return template.run_id
+            return removed
 
         return pb.DeleteScheduleResponse(template_run_id=await self._database.transact(delete))
 
