@@ -16,7 +16,7 @@ from kagzi import Client
 from kagzi.embedded import Embedded
 from tests.conformance.contract import eventually
 from tests.faults import acknowledgements
-from tests.faults.estate import Estate
+from tests.faults.estate import LEASE, Estate
 from tests.faults.nemesis import Nemesis
 from tests.survival import checker
 from tests.survival.program import tick
@@ -79,7 +79,12 @@ async def wage(
         slots = await _end_schedule(postgres.url, estate.stations[0].address)
         lines = estate.acknowledged()
         found = await checker.check(
-            postgres.url, acknowledgements.told(lines), estate.crew.entries(), estate.crew.deaths, estate.troubles
+            postgres.url,
+            acknowledgements.told(lines),
+            estate.crew.entries(),
+            estate.crew.deaths,
+            estate.troubles,
+            LEASE,
         )
         violations += [f"{name} was never told of its end" for name in acknowledgements.unfinished(lines)]
         violations += found.violations + _of_slots(first, slots)

@@ -29,6 +29,7 @@ _ERRORS = (
 )
 
 
+@pytest.mark.timeout(300)
 async def test_row_08_errors_of_a_busy_database_are_surfaced_to_nobody(database_url: str, tmp_path: Path) -> None:
     journeys = scaled(30, 300)
     # Each of the four has come more than once by then.

@@ -80,15 +80,18 @@ async def check(
     entries: Sequence[Entry],
     deaths: Mapping[str, tuple[int, int]],
     troubles: Sequence[Trouble] = (),
+    lease: float | None = None,
 ) -> Findings:
-    """`deaths` says between which two moments each worker was killed, `troubles` when leases could be lost."""
+    """`deaths` says between which two moments each worker was killed, `troubles` when leases could be lost. With
+    `lease`, in seconds, a body that ran again no sooner than a lease could run out has lost it: the machine was slow.
+    """
     record = await _read(url)
     found = Findings()
     found.violations += _of_clients(record, told)
     found.violations += _of_runs(record)
     found.violations += _of_steps(record, entries)
     for execution, following in _followed(entries):
-        _judge(found, record, execution, following, deaths, troubles)
+        _judge(found, record, execution, following, deaths, troubles, lease)
     return found
 
 
@@ -219,6 +222,7 @@ def _judge(
     following: _Execution | None,
     deaths: Mapping[str, tuple[int, int]],
     troubles: Sequence[Trouble],
+    lease: float | None,
 ) -> None:
     """A body runs again only after a recorded failure, or when its worker died or lost its lease before its result was
     durable.
@@ -238,7 +242,9 @@ def _judge(
         return
     killed, dead = deaths.get(begun.worker, (None, None))
     if killed is None or dead is None or killed > following.begun.at:
-        if any(_explains(trouble, begun, following.begun) for trouble in troubles):
+        # A worker begins nothing with less than a sixth of its lease left.
+        slow = lease is not None and following.begun.at - begun.at > lease / 6 * 1e9
+        if slow or any(_explains(trouble, begun, following.begun) for trouble in troubles):
             found.lost_leases += 1
             return
         found.violations.append(f"{what} ran again in {following.begun.worker} while its worker lived")
