@@ -8,12 +8,13 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
 import time
 import tomllib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from tests.faults.nemesis import Nemesis
 from tests.house.tree import ROOT
 
 ROWS = Path(__file__).with_name("rows.toml")
+PROCESSES = os.environ.get("PROCESSES") or "2"
 # Tests that are elsewhere have their own names for size and seed.
 SIZES = {"SCHEDULES_SECS": "60", "SWARM": "100", "SWARM_SECS": "30"}
 
@@ -43,24 +45,26 @@ def faults(seed: int) -> int:
         environment = {**os.environ, **SIZES, "FAULTS": "whole", "SEED": str(seed), "SURVIVAL_SEED": str(seed)}
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
         code = subprocess.run(
-            [*command, "-o", "timeout=600", "tests/faults", *nodes],
+            [*command, "-o", "timeout=600", "-n", PROCESSES, "--dist", "loadfile", "tests/faults", *nodes],
             cwd=ROOT,
             env={**environment, "FIGURES": str(figures)},
             check=False,
         ).returncode
-        seen = _read(figures)
-        passed, failed = _outcomes(report)
+        seen, ended = _read(figures), _outcomes(report)
     say(f"\nseed {seed}, {time.monotonic() - began:.0f} s")
-    say("row  runs    faults  violations  slowest recovery  fault")
+    say("row  passed  failed  runs    faults  violations  slowest recovery  fault")
     for number, row in sorted(rows.items()):
+        outcomes = _of_row(row, ended)
+        counts = f"{outcomes['passed']:<7} {outcomes['failed']:<7}"
         one = seen[int(number)]
         figures_of = f"{one['runs']:<7} {one['faults']:<7} {one['violations']:<11} {one['slowest']:>6.2f} s"
-        say(f"{number:<4} {figures_of if one['runs'] else '-':<42} {row['fault']}{_why(row)}")
+        say(f"{number:<4} {counts} {figures_of if one['runs'] else '-':<45} {row['fault']}{_why(row)}")
     total = {name: sum(one[name] for one in seen.values()) for name in ("runs", "faults", "violations")}
     slowest = max((one["slowest"] for one in seen.values()), default=0.0)
+    outcomes = Counter(ended.values())
     say(
-        f"{passed} tests passed, {failed} failed; {total['runs']} runs, {total['faults']} faults injected, "
-        f"{total['violations']} violations, slowest recovery {slowest:.2f} s"
+        f"{outcomes['passed']} tests passed, {outcomes['failed']} failed; {total['runs']} runs, "
+        f"{total['faults']} faults injected, {total['violations']} violations, slowest recovery {slowest:.2f} s"
     )
     return code
 
@@ -81,13 +85,21 @@ def _read(path: Path) -> dict[int, dict[str, Any]]:
     return seen
 
 
-def _outcomes(report: Path) -> tuple[int, int]:
-    """How many tests passed, and how many did not."""
+def _outcomes(report: Path) -> dict[str, str]:
+    """How each test ended, by its name in dotted form."""
     text = report.read_text(encoding="utf-8") if report.exists() else ""
-    head = text.partition("<testcase")[0]
-    counts = dict(part.split("=", 1) for part in head.replace('"', "").split() if part.count("=") == 1)
-    tests, bad = (int(counts.get("tests", 0)), int(counts.get("failures", 0)) + int(counts.get("errors", 0)))
-    return tests - bad - int(counts.get("skipped", 0)), bad
+    ended = {}
+    for case in text.split("<testcase ")[1:]:
+        found = re.match(r'classname="([^"]*)" name="([^"\[]*)(\[[^"]*)?"', case)
+        if found is not None:
+            bad, skipped = "<failure" in case or "<error" in case, "<skipped" in case
+            ended[f"{found[1]}::{found[2]}{found[3] or ''}"] = "failed" if bad else "skipped" if skipped else "passed"
+    return ended
+
+
+def _of_row(row: dict[str, Any], ended: dict[str, str]) -> Counter[str]:
+    names = {node.replace(".py::", "::").replace("/", ".") for node in (*row.get("whole", ()), *row.get("tests", ()))}
+    return Counter(outcome for name, outcome in ended.items() if name.partition("[")[0] in names)
 
 
 def soak(seed: int, minutes: float) -> int:
