@@ -17,7 +17,7 @@ PROCESSES ?= 2
 TEST_ALL := $(PYTEST) --numprocesses $(PROCESSES) --dist loadfile $(addprefix --ignore=,$(APART))
 STAGE := tools/stage
 
-.PHONY: help demo dev test test-browser test-pooler test-image check faults soak fmt proto bench
+.PHONY: help demo dev test test-browser test-pooler test-image model mutants check faults soak fmt proto bench
 
 help:
 	@echo "make demo          a workflow that survives the kill of its worker, in the terminal"
@@ -32,6 +32,8 @@ help:
 	@echo "make test-browser  the dashboard's tests in Chromium"
 	@echo "make test-pooler   the tests behind PgBouncer"
 	@echo "make test-image    the steps of the Dockerfile, played in a clean folder; they download"
+	@echo "make model         the model test with EXAMPLES=300 of 60 steps, others each time"
+	@echo "make mutants       takes each guard out of the SQL in turn; a test must fail for every one"
 
 $(READY): pyproject.toml constraints.txt tools/venv
 	@$(STAGE) "set up $(VENV)" tools/venv $(VENV)
@@ -50,12 +52,20 @@ test-browser: $(READY)
 	@if [ -d tests/browser ]; then $(STAGE) "browser tests" $(PYTEST) tests/browser; \
 	else echo "no browser tests yet: they come with the dashboard"; fi
 
+# The suite of the contract, its servers behind PgBouncer; `make check` runs the part of it that says most.
+POOLED ?= tests/conformance
 test-pooler: $(READY)
-	@if [ -d tests/pooler ]; then $(STAGE) "pooler tests" $(PYTEST) tests/pooler; \
-	else echo "no pooler tests yet"; fi
+	@KAGZI_TEST_POOLER=1 $(STAGE) "pooler tests" $(PYTEST) tests/pooler $(POOLED)
 
 test-image: $(READY)
 	@$(STAGE) "image tests" $(PYTEST) tests/image
+
+EXAMPLES ?= 300
+model: $(READY)
+	@KAGZI_TEST_EXAMPLES=$(EXAMPLES) $(STAGE) "model test" $(PYTEST) tests/model --timeout 3600
+
+mutants: $(READY)
+	@$(BIN)/python -m tools.mutants
 
 check: $(READY)
 	@$(STAGE) format $(BIN)/ruff format --check
