@@ -46,4 +46,6 @@ async def _migrate(settings: Settings, check: bool) -> list[str]:
     from kagzi.store.migrate import apply, pending
 
     async with database(settings, up_to_date=False) as url:
-        return await (pending(url) if check else apply(url))
+        # What is kept in a session, as the lock that lets one migrate at a time, does not go through a pooler.
+        direct = settings.db_listen_url or url
+        return await (pending(direct) if check else apply(direct))
