@@ -9,7 +9,7 @@ import pytest
 import structlog
 
 from kagzi.embedded import Embedded
-from tests.database import BOUNDS, Databases, room, serve, temporary
+from tests.database import BOUNDS, Databases, room, serve, temporary, version
 
 # As uuid4 and uuid7 make them.
 _RANDOM = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[47][0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
@@ -50,7 +50,7 @@ def database_url(databases: Databases) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def _new_cluster() -> Iterator[Path]:
     with temporary(room()) as directory:
-        with Embedded(directory):
+        with Embedded(directory, version=version()):
             pass
         yield directory
 
@@ -66,7 +66,7 @@ def data_directory(_new_cluster: Path) -> Iterator[Path]:
 @pytest.fixture
 def postgres(data_directory: Path) -> Iterator[Embedded]:
     """A running server of this test's own, to be stopped, crashed and restarted. Its database is empty."""
-    with Embedded(data_directory, settings=BOUNDS) as server:
+    with Embedded(data_directory, version=version(), settings=BOUNDS) as server:
         yield server
         # A server that a test left crashed holds shared memory until the next start finds and frees it.
         server.start()

@@ -16,12 +16,13 @@ from collections.abc import Coroutine, Iterator
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
 import asyncpg
 
 from kagzi.embedded import Embedded
+from kagzi.embedded.binaries import Version
 
 _Result = TypeVar("_Result")
 
@@ -87,12 +88,19 @@ def serve() -> Iterator[Databases]:
             directory = stack.enter_context(temporary(os.environ.get("KAGZI_TEST_DATA_DIR")))
             # The log, and with it every commit, stays on disk; the files of the databases need not.
             memory = stack.enter_context(temporary(_MEMORY)) if room() == _MEMORY else None
-            server = stack.enter_context(Embedded(directory, settings=BOUNDS))
+            server = stack.enter_context(Embedded(directory, version=version(), settings=BOUNDS))
             if memory:
                 owner = server.directory.joinpath("cluster").stat()
                 os.chown(memory, owner.st_uid, owner.st_gid)
             url = server.url
         yield stack.enter_context(contextlib.closing(Databases(url, memory)))
+
+
+def version() -> Version:
+    """The PostgreSQL that tests run on: KAGZI_TEST_POSTGRES, 16 or 18."""
+    asked = int(os.environ.get("KAGZI_TEST_POSTGRES") or 18)
+    assert asked in (16, 18), "KAGZI_TEST_POSTGRES is 16 or 18"
+    return cast("Version", asked)
 
 
 @contextlib.contextmanager

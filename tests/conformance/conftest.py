@@ -1,6 +1,7 @@
 """Where the suite finds its servers. KAGZI_CONFORMANCE_URL names one, host:port, KAGZI_CONFORMANCE_SECOND_URL one on
 the same database, and KAGZI_CONFORMANCE_DB_URL that database, for tests that show that nothing was written. Otherwise
-the suite starts its own, as processes on a fresh database. Each test has a queue of its own: servers may be shared.
+the suite starts its own, as processes on a fresh database, behind PgBouncer with KAGZI_TEST_POOLER. Each test has a
+queue of its own: servers may be shared.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.bouncer import Bouncer
 from tests.conformance.contract import Contract
 from tests.conformance.place import Place
 from tests.conformance.servers import ServerProcess
@@ -40,6 +42,7 @@ class Servers:
         self._stack = stack
         self._started: list[str] = []
         self._hasty = ""
+        self._pooler: Bouncer | None = None
 
     def first(self, count: int) -> tuple[str, ...]:
         """The addresses of so many servers on one database."""
@@ -66,6 +69,10 @@ class Servers:
         return self._hasty
 
     def _start(self, name: str, url: str, **settings: object) -> str:
+        if os.environ.get("KAGZI_TEST_POOLER"):
+            settings |= {"db_listen_url": url, "db_statement_cache_size": 0}
+            self._pooler = self._pooler or self._stack.enter_context(Bouncer(url))
+            url = self._pooler.through(url)
         return self._stack.enter_context(ServerProcess(url, self._directory / name, **settings)).address
 
 

@@ -163,3 +163,20 @@ def test_the_database_s_address_is_not_in_the_text_of_the_settings(monkeypatch: 
     monkeypatch.setenv("KAGZI_DB_LISTEN_URL", "postgresql://me:hunter2@db/kagzi")
     assert "hunter2" not in repr(load())
     assert "hunter2" not in str(load())
+
+
+@pytest.mark.parametrize(
+    ("given", "used"),
+    [
+        ("postgresql://k@one/db", "postgresql://k@one/db"),
+        ("postgresql://k@one,two:6000/db", "postgresql://k@one,two:6000/db?target_session_attrs=primary"),
+        (
+            "postgresql:///db?host=/a,/b&user=k",
+            "postgresql:///db?host=/a,/b&user=k&target_session_attrs=primary",
+        ),
+        ("postgresql://k@one,two/db?target_session_attrs=any", "postgresql://k@one,two/db?target_session_attrs=any"),
+    ],
+)
+def test_of_several_database_hosts_the_one_that_takes_writes_is_meant(given: str, used: str) -> None:
+    assert load({"db_url": given}).db_url == used
+    assert load({"db_listen_url": given}).db_listen_url == used

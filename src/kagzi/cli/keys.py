@@ -138,10 +138,10 @@ async def _directly(call: str, request: Any, settings: Any) -> Any:
     from kagzi.store.database import Database
 
     async with database(settings) as url:
-        missing = await migrate.pending(url)
+        missing = await migrate.pending(settings.db_listen_url or url)
         if missing:
             raise StartError(f"the database lacks the migrations {', '.join(missing)}: run `kagzi migrate`")
-        opened = await Database(url, size=2).open()
+        opened = await Database(url, size=2, statement_cache=settings.db_statement_cache_size).open()
         try:
             servicer: Keys = Namespaces(opened, lambda _namespace, _key_id: None)
             if call == "CreateKey":

@@ -85,7 +85,7 @@ async def _serve(settings: Settings, *, json: bool) -> None:
     from kagzi.store import migrate
 
     async with database(settings) as url:
-        missing = await migrate.pending(url)
+        missing = await migrate.pending(settings.db_listen_url or url)
         if missing:
             raise StartError(f"the database lacks the migrations {', '.join(missing)}: run `kagzi migrate`")
         await serve(settings, url, partial(_ready, json=json))

@@ -60,9 +60,9 @@ class Cluster:
             ) from None
 
     def ready(self, pid: int) -> bool:
-        """Whether the postmaster with this pid accepts connections."""
+        """Whether the postmaster with this pid accepts connections; a replica does so too."""
         lines = self.pid_file(self.path)
-        return len(lines) > 7 and lines[0].strip() == str(pid) and lines[7].strip() == "ready"
+        return len(lines) > 7 and lines[0].strip() == str(pid) and lines[7].strip() in ("ready", "standby")
 
     def address(self, path: Path, descriptor: int) -> str:
         """What to call the directory towards PostgreSQL, which inherits the descriptor of it.

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Self
+from urllib.parse import parse_qs, urlsplit
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import Field, FilePath, ValidationError, field_validator, model_validator
@@ -112,7 +113,7 @@ class Settings(BaseSettings):
     def _is_postgres(cls, value: str | None) -> str | None:
         if value is not None and not value.startswith(("postgresql://", "postgres://")):
             raise ValueError("must begin with postgresql://")
-        return value
+        return value if value is None else _to_the_primary(value)
 
     @field_validator("timezone")
     @classmethod
@@ -268,6 +269,16 @@ def _flattened(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     for name, value in table.items():
         flat |= _flattened(value, f"{prefix}{name}_") if isinstance(value, dict) else {prefix + name: value}
     return flat
+
+
+def _to_the_primary(url: str) -> str:
+    """Of several hosts the one that takes writes is meant, wherever it is by now; unless the address says otherwise."""
+    where = urlsplit(url)
+    asked = parse_qs(where.query)
+    several = "," in where.netloc or any("," in host for host in asked.get("host", ()))
+    if not several or "target_session_attrs" in asked:
+        return url
+    return where._replace(query="&".join(filter(None, (where.query, "target_session_attrs=primary")))).geturl()
 
 
 def _is_loopback(host: str) -> bool:

@@ -76,6 +76,9 @@ class Database:
             # A plan that is kept may be made while a table is as good as empty. It must not read the whole of it then:
             # a minute later, before anybody has analysed it, the table is large.
             self._settings["enable_seqscan"] = "off"
+        # Behind a pooler a connection is somebody else's after each transaction: nothing may be kept in it, be it a
+        # statement or a setting.
+        self._shared = statement_cache == 0
         self._pool: asyncpg.Pool[asyncpg.Record] | None = None
         # When the database was last found to be away, on the monotonic clock.
         self.lost_at = -math.inf
@@ -89,7 +92,7 @@ class Database:
             max_size=self._size,
             statement_cache_size=self._cache,
             max_inactive_connection_lifetime=0,
-            server_settings=self._settings,
+            server_settings={} if self._shared else self._settings,
             reset=_keep,
             command_timeout=60,
             timeout=5,
@@ -112,6 +115,8 @@ class Database:
 
         async def transaction(connection: Connection) -> T:
             async with connection.transaction():
+                if self._shared:
+                    await connection.execute(self._local_settings())
                 done = await work(connection)
                 if faults.ON:
                     faults.reach("transaction.commit")
@@ -121,9 +126,14 @@ class Database:
 
         return await self._patiently(transaction, patience)
 
+    def _local_settings(self) -> str:
+        """The settings, for one transaction. The words are our own; those of users never come here."""
+        kept = {name: value for name, value in self._settings.items() if name != "application_name"}
+        return ";".join(f"set local {name} = {value}" for name, value in kept.items())
+
     async def read(self, work: Callable[[Connection], Awaitable[T]], patience: float = 10.0) -> T:
-        """Runs `work`, which only reads and needs no transaction of its own."""
-        return await self._patiently(work, patience)
+        """Runs `work`, which needs no transaction of its own: it only reads, or is one statement."""
+        return await (self.transact if self._shared else self._patiently)(work, patience)
 
     async def _patiently(self, work: Callable[[Connection], Awaitable[T]], patience: float) -> T:
         if self._pool is None:
