@@ -278,7 +278,7 @@ def _to_the_primary(url: str) -> str:
     several = "," in where.netloc or any("," in host for host in asked.get("host", ()))
     if not several or "target_session_attrs" in asked:
         return url
-    return where._replace(query="&".join(filter(None, (where.query, "target_session_attrs=primary")))).geturl()
+    return f"{url}{'&' if where.query else '?'}target_session_attrs=primary"
 
 
 def _is_loopback(host: str) -> bool:
