@@ -28,8 +28,10 @@ from tests.sdk.serving import Hand, completed, echo, failed, new_id, serving, st
 
 # A program that waits for a run until somebody interrupts it.
 PATIENT = """
-import sys
+import signal, sys
 from kagzi.sdk.sync import SyncClient
+# Tests that a shell started in the background pass on that the signal is ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 with SyncClient(sys.argv[1]) as client:
     handle = client.start("held", run_id=sys.argv[2])
     print("waiting", flush=True)
