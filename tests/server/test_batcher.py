@@ -290,6 +290,22 @@ async def test_a_full_queue_makes_calls_wait_and_then_tells_them_to_come_back(wo
         await batcher.ask(operations.start())
 
 
+async def test_a_full_queue_refuses_the_operations_of_one_call_after_the_patience_of_one(world: World) -> None:
+    run = await world.running()
+    async with batching(world.database, queue_operations=2, patience=0.2) as batcher:
+        async with world.held(run.run_id):
+            waiting = asyncio.create_task(batcher.ask(operations.complete_step(run, "s1", 1)))
+            await _aside(batcher)
+            starts = [operations.start() for _ in range(1_000)]
+            async with asyncio.timeout(60):
+                await batcher.ask_all(starts, 0.2)
+            refused = [start for start in starts if start.refused]
+            assert all(start.answer is not None for start in starts)
+            assert all(start.answer.code == ErrorDetail.RESOURCE_EXHAUSTED for start in refused)  # type: ignore[union-attr]
+        await waiting
+    assert await world.count("workflow_runs") == 1 + len(starts) - len(refused)
+
+
 async def test_no_more_callers_wait_for_room_than_fit_into_memory_once_more(world: World) -> None:
     run = await world.running()
     large = Payload(data=b"x" * 400)

@@ -84,7 +84,7 @@ def _work(
     import os
 
     from kagzi.automations.automation import Automation
-    from kagzi.cli.process import run
+    from kagzi.cli.process import run, stays
     from kagzi.sdk.collect import collect, instances
     from kagzi.sdk.definition import Workflow
     from kagzi.sdk.post import resolve_queue
@@ -109,6 +109,7 @@ def _work(
         typer.echo(jsonlib.dumps({"runs": names, "queue": resolve_queue(queue), "pid": os.getpid()}))
     else:
         typer.echo(f"Runs {', '.join(names)} of queue {resolve_queue(queue)}. Ctrl-C stops it.")
+    stays()
     run(made.run())
 
 

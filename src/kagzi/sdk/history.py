@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from types import CodeType
+from typing import NamedTuple
 
 from kagzi.protocol.v1.common_pb2 import CANCEL, Step, StepKind
 from kagzi.sdk.errors import LimitExceeded
@@ -18,8 +19,7 @@ OWN = "$"
 MOST_STEPS = 20_000
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """One step the code asked for, and what is on record of it."""
 
     step_id: str

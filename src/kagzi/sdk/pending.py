@@ -9,7 +9,7 @@ import contextvars
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Any
+from typing import Any, NamedTuple
 
 import uuid_utils
 
@@ -183,8 +183,7 @@ class Pending:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Completion:
+class Completion(NamedTuple):
     """A result that waits to be handed to the code; exactly one is, then the code runs until it rests."""
 
     pending: Pending

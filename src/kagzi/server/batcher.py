@@ -6,6 +6,7 @@ slow and never memory. A run that somebody else has locked waits apart, and nobo
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import time
 from collections import deque
@@ -115,13 +116,11 @@ class Batcher:
         self._refuse([entry for side in self._side.values() for entry in side])
         self._side.clear()
 
-    async def ask(self, operation: Operation, *, alone: bool = True) -> Message:
-        """Applies one operation for a caller that waits, and answers it; raises Refused. `alone` says that it came in a
-        call of its own.
-        """
+    async def ask(self, operation: Operation) -> Message:
+        """Applies one operation for a caller that waits, and answers it; raises Refused."""
         await self._room_for(operation)
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.submit(operation, lambda _: None if future.done() else future.set_result(None), alone=alone)
+        self.submit(operation, lambda _: None if future.done() else future.set_result(None), alone=True)
         # The operation goes on when its caller goes away: whether it took effect must not depend on patience.
         await future
         answer = operation.answer
@@ -130,7 +129,37 @@ class Batcher:
         assert isinstance(answer, Message)
         return answer
 
-    def waits_apart(self, operation: Operation) -> bool:
+    async def ask_all(self, operations: Sequence[Operation], together: float) -> None:
+        """Applies operations that came in one call. Each has its answer afterwards, a refusal among them, but for those
+        that wait for a transaction which somebody else has open: they are looked for every `together` seconds.
+        """
+        left: set[Operation] = set()
+        all_answered = asyncio.Event()
+
+        def answered(operation: Operation) -> None:
+            left.discard(operation)
+            if not left:
+                all_answered.set()
+
+        crowded: Refused | None = None
+        for operation in operations:
+            try:
+                if crowded is not None and not self.has_room():
+                    raise crowded
+                await self._room_for(operation)
+            except Refused as refused:
+                crowded = refused
+                operation.answer = refused.detail
+                continue
+            left.add(operation)
+            all_answered.clear()
+            self.submit(operation, answered)
+        while left and not all(self._waits_apart(operation) for operation in left):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(together):
+                    await all_answered.wait()
+
+    def _waits_apart(self, operation: Operation) -> bool:
         """Whether the operation, which has no answer yet, waits for a transaction that somebody else has open."""
         return (operation.namespace, operation.run_id) in self._side
 
@@ -171,7 +200,7 @@ class Batcher:
 
     def submit(self, operation: Operation, done: Callable[[Operation], None], *, alone: bool = False) -> None:
         """Takes an operation; `done` is called with it once it has its answer. One that was refused already takes its
-        place too, so that what follows it falls.
+        place too, so that what follows it falls. `alone` says that it came in a call of its own.
         """
         if self._closing:
             operation.answer = _stopping()

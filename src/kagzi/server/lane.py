@@ -8,7 +8,7 @@ import asyncio
 import time
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from kagzi.server.lifecycle import Loop, Wakeup
 from kagzi.store.operation import Operation
@@ -23,8 +23,7 @@ _CROWD_GAP_SECS = 0.008
 _CROWD_SECS = 0.06
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """An operation that was taken, whom to tell when it has its answer, and the room it needs meanwhile."""
 
     operation: Operation

@@ -31,7 +31,8 @@ _LAST_MICROSECOND = 7_258_118_400_000_000
 _STATES = 2**31 - 1
 _UNCLEAR = 2**15 - 1
 _A_DAY_US = 86_400_000_000
-_USUAL_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+# Ids of run, claim and attempt as they are written almost always, one after another.
+_USUAL_IDS = re.compile(r"(?:[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}){3}")
 _STEP_KINDS = frozenset(number for number in StepKind.values() if number)
 _WARNING = 2_000
 
@@ -60,9 +61,10 @@ def of_frame(namespace: str, message: pb.Operation) -> Operation:
         raise Refused(
             ErrorDetail(code=ErrorDetail.UNIMPLEMENTED, message=f"this server does not know the operation {name!r}")
         )
-    operation = of_worker(
-        namespace, kind, message.run_id, message.claim_token, getattr(message, name), field=name, place=""
-    )
+    run_id, token, body = message.run_id, message.claim_token, getattr(message, name)
+    if kind is Kind.COMPLETE_STEP and _is_usual(run_id, token, body):
+        return Operation(kind, namespace, run_id, body, token=token, chained=True)
+    operation = of_worker(namespace, kind, run_id, token, body, field=name, place="")
     # A worker waits for the answer to each end of a phase, and says with Fail what was refused.
     operation.chained = kind not in HANDLING
     return operation
@@ -146,13 +148,15 @@ def wake_at(body: Any, field: str) -> None:
         raise invalid(field, f"{field} is not between the years 1970 and 2199")
 
 
-def _is_usual(body: pb.StepCompleted) -> bool:
+def _is_usual(run_id: str, token: str, body: pb.StepCompleted) -> bool:
     """Whether there is plainly nothing wrong with a result, as with almost every one."""
+    step_id, output = body.step_id, body.output
     return bool(
-        0 < len(body.step_id) <= checks.NAME_BYTES
-        and body.step_id.isascii()
-        and body.step_id.isprintable()
-        and _USUAL_ID.fullmatch(body.attempt_id)
+        0 < len(step_id) <= checks.NAME_BYTES
+        and step_id.isascii()
+        and step_id.isprintable()
+        and len(run_id) == len(token) == 36
+        and _USUAL_IDS.fullmatch(run_id + token + body.attempt_id)
         and body.kind in _STEP_KINDS
         and 0 <= body.attempt_number <= phases.ATTEMPTS
         and 0 <= body.position <= phases.POSITIONS
@@ -160,15 +164,12 @@ def _is_usual(body: pb.StepCompleted) -> bool:
         and 0 <= body.elapsed_us <= _A_DAY_US
         and not body.signal_id
         and not body.child_run_id
-        and not body.output.encoding
-        and len(body.output.data) <= checks.PAYLOAD_BYTES
+        and not output.encoding
+        and len(output.data) <= checks.PAYLOAD_BYTES
     )
 
 
 def _step_completed(namespace: str, body: pb.StepCompleted, field: str) -> None:
-    if _is_usual(body):
-        return
-    # Field by field, to name the one at fault.
     _step(namespace, body, field)
     if body.HasField("output"):
         checks.payload(body.output, f"{field}.output")

@@ -4,7 +4,6 @@ one read to the store, and answers; errors are mapped by the interceptor.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -54,29 +53,8 @@ class Workflows(Repairs):
         if not request.starts:
             await self._database.read(lambda c: namespaces.get(c, namespace))
         starts = [_operation(namespace, start) for start in request.starts]
-        answers = [asyncio.ensure_future(self._start(start)) for start in starts]
-        waiting = set(answers)
-        while waiting:
-            _, waiting = await asyncio.wait(waiting, timeout=_TOGETHER_SECS)
-            left = (start for start, answer in zip(starts, answers, strict=True) if answer in waiting)
-            if all(isinstance(start, Operation) and self._batcher.waits_apart(start) for start in left):
-                break
-        results = [_keeps_waiting() if answer in waiting else answer.result() for answer in answers]
-        for answer in waiting:
-            # Its operation goes on; only nobody listens any more.
-            answer.cancel()
-        return pb.StartWorkflowsResponse(results=results)
-
-    async def _start(self, start: Operation | Refused) -> pb.StartWorkflowsResponse.Result:
-        """One of many starts: refused alone."""
-        try:
-            if isinstance(start, Refused):
-                raise start
-            answer = await self._batcher.ask(start, alone=False)
-        except Refused as refused:
-            return pb.StartWorkflowsResponse.Result(error=refused.detail)
-        assert isinstance(answer, pb.StartWorkflowResponse)
-        return pb.StartWorkflowsResponse.Result(started=answer)
+        await self._batcher.ask_all([start for start in starts if isinstance(start, Operation)], _TOGETHER_SECS)
+        return pb.StartWorkflowsResponse(results=map(_result, starts))
 
     async def GetWorkflow(self, request: pb.GetWorkflowRequest, context: Context) -> pb.GetWorkflowResponse:
         namespace = checks.namespace(request.namespace)
@@ -194,6 +172,17 @@ def _operation(namespace: str, request: pb.StartWorkflowRequest) -> Operation | 
         return start_operation(namespace, request)
     except Refused as refused:
         return refused
+
+
+def _result(start: Operation | Refused) -> pb.StartWorkflowsResponse.Result:
+    """One of many starts: refused alone."""
+    answer = start.detail if isinstance(start, Refused) else start.answer
+    if isinstance(answer, ErrorDetail):
+        return pb.StartWorkflowsResponse.Result(error=answer)
+    if isinstance(answer, pb.StartWorkflowResponse):
+        return pb.StartWorkflowsResponse.Result(started=answer)
+    # Its operation goes on; only nobody listens any more.
+    return _keeps_waiting()
 
 
 def _keeps_waiting() -> pb.StartWorkflowsResponse.Result:
