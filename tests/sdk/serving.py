@@ -25,7 +25,7 @@ from kagzi.server.settings import Settings
 Play = Callable[[pb.Delivery], list[tuple[str, Message]]]
 
 
-async def until(condition: Callable[[], bool], within: float = 10.0) -> None:
+async def until(condition: Callable[[], bool], within: float = 60.0) -> None:
     """Returns when the condition holds."""
     async with asyncio.timeout(within):
         while True:

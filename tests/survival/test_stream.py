@@ -82,6 +82,28 @@ async def test_a_delivery_that_is_not_acknowledged_in_time_is_put_back_with_no_c
         assert await run_of(database_url, handle.run_id) == ("RUNNING", 0, again.claim_token)
 
 
+async def test_a_worker_that_does_not_say_what_it_has_gets_no_more_until_it_does(
+    server: Server, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "_DELIVERED_WITHIN", 600.0)
+    monkeypatch.setattr(stream, "_SILENCE", 600.0)
+    async with Line(server.address, TYPE) as stopped:
+        await stopped.write(credit=3)
+        await client.start(TYPE)
+        mine = await stopped.delivery(acknowledge=False)
+        [place] = [place for queue in server.dispatcher._queues.values() for place in queue.places()]
+        await until(lambda: place.free == 0)
+        async with Line(server.address, TYPE) as other:
+            await other.write(credit=1)
+            handle = await client.start(TYPE)
+            assert (await other.delivery()).run_id == handle.run_id
+            waiting = await client.start(TYPE)
+            assert (await waiting.describe()).status == "PENDING"
+            await stopped.write(delivered=[held(mine)])
+            assert (await stopped.delivery(2)).run_id == waiting.run_id
+        assert place.free == 1
+
+
 async def test_a_run_whose_acknowledgement_was_lost_with_its_stream_stays_with_the_worker_that_names_it(
     database_url: str, server: Server, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -39,6 +39,8 @@ log = structlog.get_logger(__name__)
 
 # A run whose delivery was not acknowledged by then is put back, and its stream closed.
 _DELIVERED_WITHIN = 5.0
+# A worker that does not say for so long that it has what it was sent gets nothing more until it does.
+_TRUSTED = 0.5
 # A long history takes its time over a slow network: bytes a second, for all that is on its way.
 _SLOWEST = 128 * 1024
 # A stream that says nothing for so long is closed.
@@ -86,6 +88,8 @@ class Stream:
         self._undelivered: dict[str, _Undelivered] = {}
         # Their size in all.
         self._under_way = 0
+        # Free places that are not given out while something sent stays unacknowledged.
+        self._withheld = 0
         self._closed = asyncio.Event()
         self._heard_at = time.monotonic()
 
@@ -128,6 +132,7 @@ class Stream:
         for run in frame.delivered:
             if (arrived := self._undelivered.pop(run.claim_token, None)) is not None:
                 self._under_way -= arrived.size
+                self._trust()
         for run in frame.evicted:
             self._evicted(run.run_id, run.claim_token)
         if frame.credit:
@@ -198,7 +203,8 @@ class Stream:
         size = delivery.ByteSize()
         self._under_way += size
         until = time.monotonic() + _DELIVERED_WITHIN + self._under_way / _SLOWEST
-        self._undelivered[delivery.claim_token] = _Undelivered(delivery.run_id, until, size, delivery.lease_until_us)
+        run = _Undelivered(delivery.run_id, time.monotonic(), until, size, delivery.lease_until_us)
+        self._undelivered[delivery.claim_token] = run
         self._told[delivery.run_id] = {_identity(fact) for fact in delivery.facts}
         for chunk in chunks(delivery, FRAME_BYTES):
             self._out.frame(chunk.ByteSize()).deliveries.append(chunk)
@@ -216,7 +222,22 @@ class Stream:
             if now - self._heard_at > _SILENCE:
                 log.warning("stream_silent", worker=self.worker_id)
                 return
+            self._doubt(now)
             await asyncio.sleep(1.0)
+
+    def _doubt(self, now: float) -> None:
+        """Withholds the free places of a worker that may stand still: runs that go there would only lose their leases,
+        again and again where those are short.
+        """
+        if self.free > 0 and any(one.since + _TRUSTED < now for one in self._undelivered.values()):
+            self._withheld += self.free
+            self.free = 0
+
+    def _trust(self) -> None:
+        if self._withheld:
+            self.free = min(self.free + self._withheld, self._most)
+            self._withheld = 0
+            self._dispatcher.freed(self)
 
     def welcome(self, response: pb.RegisterResponse, lost: Iterable[tuple[str, str]], *, drain: bool) -> None:
         """The first frame."""
@@ -259,7 +280,7 @@ class Stream:
 
     def drain(self) -> None:
         """Asks the worker to take no more runs."""
-        self.free = 0
+        self.free = self._withheld = 0
         self.lends = False
         self._out.frame(1).drain = True
 
@@ -268,6 +289,7 @@ class Stream:
         if self._closed.is_set():
             return
         self._closed.set()
+        self._withheld = 0
         self.lends = False
         self._out.wake()
         self._dispatcher.leave(self)
@@ -291,6 +313,7 @@ class _Undelivered:
     """A run that the worker has not said to have."""
 
     run_id: str
+    since: float
     # When it is late.
     until: float
     size: int
