@@ -178,6 +178,28 @@ def test_a_workflow_without_input_takes_none() -> None:
         a_request(tick, 3)
 
 
+def test_a_workflow_with_input_says_that_it_needs_one() -> None:
+    with pytest.raises(ConfigError, match="Workflow 'buy' takes an input of type Order, and was given none"):
+        a_request(buy)
+
+
+async def test_what_is_no_name_is_refused_before_anything_is_sent() -> None:
+    handle = Client("localhost:1").handle("0190a0a0-0000-7000-8000-000000000001")
+    unknown: Any = 5
+    for call, field in (
+        (handle.signal(unknown), "name"),
+        (handle.resolve(unknown, "fail"), "step"),
+    ):
+        with pytest.raises(ConfigError, match=f"{field} must be text, got 5"):
+            await call
+
+
+def test_a_name_that_is_too_long_is_not_shown_whole() -> None:
+    with pytest.raises(ConfigError, match="id must be 1 to 255 bytes") as caught:
+        a_request(id="x" * 10_000)
+    assert len(str(caught.value)) < 200
+
+
 def test_an_input_of_another_type_is_refused_where_it_is_given() -> None:
     with pytest.raises(PayloadError, match="Order"):
         a_request(buy, "no order")

@@ -2,7 +2,7 @@
 
 import logging
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -97,6 +97,30 @@ async def test_a_client_in_workflow_code_says_that_it_belongs_into_a_step(rig: R
     for call, message in zip(calls, told, strict=True):
         assert message.startswith(f"{call} is not possible in workflow code")
         assert "do this in a step" in message
+
+
+WAITS: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "no name": (
+        lambda ctx: ctx.step(plain, 1),
+        r"pass its name, the function and the arguments separately, as ctx.step",
+    ),
+    "no wait": (lambda ctx: ctx.select(late=5), "waits for what can be awaited, as .*; 'late' is 5"),
+    "no type": (lambda ctx: ctx.receive("go", plain), "Cannot use Step.*no encoded form"),
+    "no input": (lambda ctx: ctx.run_child("child", starts), "'starts' takes an input of type str, and was given none"),
+}
+
+
+@workflow
+async def waits(ctx: Context, what: str) -> None:
+    await WAITS[what][0](ctx)
+
+
+@pytest.mark.parametrize("what", WAITS)
+async def test_what_cannot_be_waited_for_fails_the_run_and_says_why(rig: Rig, what: str) -> None:
+    async with rig.working(waits, starts):
+        with pytest.raises(RunFailed, match=WAITS[what][1]):
+            await rig.execute(waits, what)
+    assert len([run async for run in rig.client.runs()]) == 1
 
 
 @step

@@ -379,7 +379,7 @@ async def calls_too_early(ctx: Context) -> str:
 
 async def test_a_coroutine_in_place_of_a_function_is_refused(rig: Rig) -> None:
     async with rig.working(calls_too_early):
-        assert "pass the function and its arguments separately" in await rig.execute(calls_too_early)
+        assert "the function and the arguments separately" in await rig.execute(calls_too_early)
 
 
 @workflow

@@ -79,6 +79,8 @@ async def invoice(ctx: Any) -> None: ...
         ({"workflows": [idle], "drain_timeout": "soon"}, "'soon' is not a duration"),
         ({"workflows": [idle], "automations": ["inbox"]}, "is no automation"),
         ({"workflows": [idle], "target": "nowhere:port"}, "names no server"),
+        ({"workflows": [idle], "target": 50051}, "50051 names no server: that is text, as 'localhost:50051'"),
+        ({"workflows": idle}, r"workflows is a list, also of one: Worker\(workflows=\[idle\]\)"),
     ],
 )
 def test_a_worker_that_is_told_nonsense_says_what_to_change(options: dict[str, Any], message: str) -> None:

@@ -90,6 +90,8 @@ _BARE = {
 def resolve_target(url: str | None = None) -> list[str]:
     """The servers to talk to, as "host:port": those given, of KAGZI_URL, or the local one."""
     text = url or os.environ.get("KAGZI_URL") or DEFAULT_TARGET
+    if not isinstance(text, str):
+        raise ConfigError(f"{text!r} names no server: that is text, as '{DEFAULT_TARGET}'.")
     return list(dict.fromkeys(_target(part.strip(), text) for part in text.split(",")))
 
 

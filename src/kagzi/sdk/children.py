@@ -112,9 +112,11 @@ def _set_input(request: StartWorkflowRequest, run: Execution, declared: Workflow
             raise ConfigError(f"Workflow {declared.name!r} takes no input, and was given {type(given).__name__}.")
     elif declared is not None and declared.leaves_out(given):
         return
-    elif given is not None or declared is not None:
-        annotation = declared.input if declared is not None else None
-        request.input.CopyFrom(run.values.encode(given, annotation, "input", request.workflow_type))
+    elif declared is not None:
+        made = option.payload(declared, given, lambda: run.values.encode(given, declared.input, "input", declared.name))
+        request.input.CopyFrom(made)
+    elif given is not None:
+        request.input.CopyFrom(run.values.encode(given, None, "input", request.workflow_type))
 
 
 def _set_times(request: StartWorkflowRequest, options: Mapping[str, Any], declared: Workflow[Any, Any] | None) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import inspect
 import logging
 import random as standard_random
 import uuid as standard_uuid
@@ -25,6 +26,7 @@ from kagzi.sdk.endings import ContinueAsNew
 from kagzi.sdk.errors import ConfigError, KagziError
 from kagzi.sdk.history import OWN, Request
 from kagzi.sdk.loop import Dropped
+from kagzi.sdk.payload import plan
 from kagzi.sdk.pending import Pending
 from kagzi.sdk.request import retry_policy
 from kagzi.sdk.source import caller
@@ -178,6 +180,7 @@ class Context:
 
     def receive(self, name: str, type: Any = None, /, *, timeout: Duration | None = None) -> Coroutine[Any, Any, Any]:
         """The next signal of a name, whether it was sent before or comes later; None when `timeout` is over."""
+        plan(type)
         return self._receive(self._inside(), *caller(), name, type, None if timeout is None else bounded_ms(timeout))
 
     async def _receive(
@@ -259,6 +262,11 @@ class Context:
             raise ConfigError(
                 "ctx.select needs at least one wait, as ctx.select(ctx.receive('yes'), ctx.sleep('late', '1h'))"
             )
+        for which, wait in entries:
+            if not inspect.isawaitable(wait):
+                raise ConfigError(
+                    f"ctx.select waits for what can be awaited, as ctx.receive('yes'); {which!r} is {wait!r}"
+                )
         tasks = {which: asyncio.ensure_future(wait) for which, wait in entries}
         try:
             done, _ = await asyncio.wait(tasks.values(), return_when=asyncio.FIRST_COMPLETED)

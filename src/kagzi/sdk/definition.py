@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import reprlib
 import typing
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine
@@ -258,7 +259,10 @@ def as_step(function: Callable[..., Any]) -> Step[..., Any]:
     if inspect.iscoroutine(function):
         function.close()
     if not callable(function):
-        raise ConfigError(f"a step runs a function, not {function!r}: pass the function and its arguments separately")
+        raise ConfigError(
+            f"a step runs a function, not {function!r}: pass its name, the function and the arguments separately, as "
+            "ctx.step('charge', charge, card)"
+        )
     return Step(function)
 
 
@@ -322,7 +326,7 @@ def _check_annotation(name: str, verb: str, annotation: Any) -> None:
 def check_name(name: str, field_name: str) -> None:
     """Raises ConfigError unless it is a name that can be stored."""
     if not isinstance(name, str) or not name or len(name.encode()) > _NAME_BYTES or not name.isprintable():
-        raise ConfigError(f"{field_name} must be 1 to {_NAME_BYTES} bytes of printable text, got {name!r}")
+        raise ConfigError(f"{field_name} must be 1 to {_NAME_BYTES} bytes of printable text, got {reprlib.repr(name)}")
 
 
 def _checked_retry(retry: Retry) -> Retry:

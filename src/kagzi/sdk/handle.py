@@ -15,7 +15,7 @@ import uuid_utils
 from kagzi.protocol.v1 import workflow_pb2 as pb
 from kagzi.protocol.v1.admin_pb2 import ExplainRunRequest, GetStepRequest, ListStepsRequest
 from kagzi.protocol.v1.common_pb2 import CANCELLED, COMPLETED, Payload, Step
-from kagzi.sdk import duration
+from kagzi.sdk import duration, option
 from kagzi.sdk.codec import Role
 from kagzi.sdk.definition import Workflow
 from kagzi.sdk.descriptions import (
@@ -149,7 +149,7 @@ class Handle(Generic[O]):
         request = pb.SignalWorkflowRequest(
             namespace=self._reach.namespace,
             run_id=self.run_id,
-            name=name,
+            name=option.text(name, "name"),
             signal_id=str(id) if id is not None else str(uuid_utils.uuid7()),
         )
         if value is not None:
@@ -181,7 +181,10 @@ class Handle(Generic[O]):
         """A new run with the history before `step`, with other outputs of earlier steps or another input if given."""
         await self._know_type()
         request = pb.ForkWorkflowRequest(
-            namespace=self._reach.namespace, run_id=self.run_id, step_id=step, new_run_id=str(uuid_utils.uuid7())
+            namespace=self._reach.namespace,
+            run_id=self.run_id,
+            step_id=option.text(step, "step"),
+            new_run_id=str(uuid_utils.uuid7()),
         )
         for step_id, value in (outputs or {}).items():
             request.outputs[step_id].CopyFrom(await self._output_of(step_id, value))
@@ -228,7 +231,7 @@ class Handle(Generic[O]):
         request = pb.ResolveStepRequest(
             namespace=self._reach.namespace,
             run_id=self.run_id,
-            step_id=step,
+            step_id=option.text(step, "step"),
             resolution=_RESOLUTIONS[resolution],
             reason=reason,
             attempt_id=attempt_id,

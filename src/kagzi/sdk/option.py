@@ -5,14 +5,17 @@ a workflow, it would cost the run its place.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import reprlib
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
+from kagzi.protocol.v1.common_pb2 import Payload
 from kagzi.sdk import duration
 from kagzi.sdk.definition import Workflow, check_name
-from kagzi.sdk.errors import ConfigError
+from kagzi.sdk.errors import ConfigError, PayloadError
 from kagzi.sdk.retry import Retry
+from kagzi.sdk.shapes.shape import type_name
 
 _MOST_LABELS = 32
 
@@ -35,6 +38,25 @@ def name(given: Any, option: str) -> str:
         return ""
     check_name(given, option)
     return str(given)
+
+
+def text(given: Any, option: str) -> str:
+    """Text of any kind: what it may be the server knows."""
+    if not isinstance(given, str):
+        raise ConfigError(f"{option} must be text, got {reprlib.repr(given)}")
+    return given
+
+
+def payload(declared: Workflow[Any, Any], given: Any, encode: Callable[[], Payload]) -> Payload:
+    """An input as `encode` makes it; where there has to be one and none is given, ConfigError says that."""
+    try:
+        return encode()
+    except PayloadError as error:
+        if given is not None:
+            raise
+        raise ConfigError(
+            f"Workflow {declared.name!r} takes an input of type {type_name(declared.input)}, and was given none."
+        ) from error
 
 
 def priority(given: Any) -> int:

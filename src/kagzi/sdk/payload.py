@@ -85,7 +85,9 @@ class Plan:
                 pass
         try:
             plain = msgspec.json.decode(data)
-        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        except RecursionError:
+            raise _refused("decode", self.name, Misfit("the data nests too deeply")) from None
+        except (msgspec.MsgspecError, ValueError) as error:
             raise _refused("decode", self.name, Misfit(f"the data is not JSON: {error}")) from None
         try:
             return self._shape.lift(plain)

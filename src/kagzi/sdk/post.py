@@ -136,6 +136,8 @@ def _number(given: int | None, variable: str, default: int, least: int, what: st
 
 def _by_name(workflows: Iterable[Workflow[Any, Any]], queue: str) -> dict[str, Workflow[Any, Any]]:
     named: dict[str, Workflow[Any, Any]] = {}
+    if isinstance(workflows, Workflow):
+        raise ConfigError(f"workflows is a list, also of one: Worker(workflows=[{workflows.name}]).")
     for each in workflows:
         if not isinstance(each, Workflow):
             raise ConfigError(

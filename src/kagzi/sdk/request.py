@@ -146,7 +146,8 @@ def _put_input(request: StartWorkflowRequest, values: Values, declared: Workflow
         if given is not None:
             raise ConfigError(f"Workflow {declared.name!r} takes no input, and was given {type(given).__name__}.")
     elif declared is not None and not declared.leaves_out(given):
-        request.input.CopyFrom(values.encode(given, declared.input, "input"))
+        annotation = declared.input
+        request.input.CopyFrom(option.payload(declared, given, lambda: values.encode(given, annotation, "input")))
     elif declared is None and given is not None:
         request.input.CopyFrom(values.encode(given, None, "input"))
 
