@@ -318,7 +318,9 @@ async def test_a_run_whose_recorded_result_no_longer_decodes_shows_why_it_is_par
     async with rig.working(order(retyped)):
         shown = await parked(rig, handle)
     assert "the code no longer asks for 'b', 'go'" in shown["message"]
-    assert "the code ended with PayloadError: Cannot decode int at $" in shown["message"]
+    assert (
+        "the code ended with PayloadError: The result of 'a' cannot be read: Cannot decode int at $" in shown["message"]
+    )
 
 
 async def test_a_changed_input_parks_a_run_of_a_workflow_with_strict_inputs(rig: Rig) -> None:

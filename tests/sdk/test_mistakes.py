@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from kagzi import Client, Context, Retry, RunFailed, StepFailed, step, workflow
+from kagzi.errors import ConfigError
 from tests.sdk.rig import LONG, Rig, rigged
 
 
@@ -193,3 +194,29 @@ async def test_a_run_that_stands_still_is_told_of_in_the_log(
     assert f"run {handle.run_id} of 'ill_behaved' stands still" in caplog.text
     assert "the code ended with ValueError: boom at top" in caplog.text
     assert "! first (FUNCTION)  -" in caplog.text
+
+
+@workflow
+async def counts(ctx: Context) -> int | None:
+    return await ctx.receive("count", int)
+
+
+async def test_a_signal_that_cannot_be_read_is_named(rig: Rig) -> None:
+    async with rig.working(counts):
+        handle = await rig.client.start(counts)
+        await handle.signal("count", "five")
+        with pytest.raises(RunFailed, match="The result of 'count' cannot be read: Cannot decode int"):
+            await handle.result(timeout=LONG)
+
+
+@pytest.mark.parametrize(
+    ("declare", "given", "words"),
+    [
+        (workflow, "order", r"@workflow\(name='order'\)"),
+        (step, "charge", r"from ctx.step\(name, function"),
+        (step, counts, "'counts' is a workflow: run it with ctx.run_child"),
+    ],
+)
+def test_a_decorator_on_something_else_says_what_it_takes(declare: Any, given: Any, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        declare(given)

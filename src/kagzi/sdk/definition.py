@@ -116,8 +116,12 @@ def step(
     """Declares a step: `@step` or `@step(retry=…, timeout=…, effect=…)`."""
 
     def declare(function: Callable[..., Any]) -> Step[..., Any]:
+        if isinstance(function, Workflow):
+            raise ConfigError(f"{function.name!r} is a workflow: run it with ctx.run_child, and not as a step")
         if not callable(function):
-            raise ConfigError(f"@step goes on a function, not on {function!r}")
+            raise ConfigError(
+                f"@step goes on a function, not on {function!r}: a step has its name from ctx.step(name, function, ...)"
+            )
         _check_annotation(getattr(function, "__name__", "step"), "returns", result_of(function))
         made: Step[..., Any] = Step(
             function,
@@ -210,6 +214,8 @@ def workflow(
     """Declares a workflow: `@workflow` or `@workflow(name=…, queue=…, version=…, retry=…, …)`."""
 
     def declare(function: Callable[..., Awaitable[Any]]) -> Workflow[Any, Any]:
+        if isinstance(function, str):
+            raise ConfigError(f"the options of a workflow have names: @workflow(name={function!r})")
         called = str(name or getattr(function, "__name__", ""))
         check_name(called, "name")
         if not inspect.iscoroutinefunction(function):

@@ -116,7 +116,8 @@ class Handover:
         try:
             pending.future.set_result(pending.decode(output))
         except PayloadError as error:
-            pending.future.set_exception(error)
+            told = f"The result of {pending.request.step_id!r} cannot be read: {error}"
+            pending.future.set_exception(PayloadError(told, type=error.type, path=error.path))
 
     def _fail(self, pending: Pending, failure: Failure, attempts: int) -> None:
         self._run.agenda.set(pending, State.CLOSED)
