@@ -70,7 +70,7 @@ class Place:
     def end(self) -> None:
         """The server stops."""
 
-    async def has(self, count: int, within: float = 10.0) -> list[Delivery]:
+    async def has(self, count: int, within: float = 60.0) -> list[Delivery]:
         """Waits until it was given so many runs."""
         async with asyncio.timeout(within):
             while len(self.given) < count:

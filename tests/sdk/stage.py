@@ -120,7 +120,7 @@ class Recorder(WorkerServiceServicer):
         """Sends a frame on the present stream; None ends it."""
         self._out.put_nowait(frame)
 
-    async def until(self, condition: Callable[[], bool], seconds: float = 10) -> None:
+    async def until(self, condition: Callable[[], bool], seconds: float = 60) -> None:
         async with asyncio.timeout(seconds), self._news:
             await self._news.wait_for(condition)
 
@@ -317,7 +317,7 @@ class Caller:
         finally:
             await connection.close()
 
-    async def until(self, query: str, *values: object, seconds: float = 20) -> list[asyncpg.Record]:
+    async def until(self, query: str, *values: object, seconds: float = 60) -> list[asyncpg.Record]:
         """The rows, once there are some."""
         connection = await asyncpg.connect(self._url)
         try:
@@ -328,7 +328,7 @@ class Caller:
         finally:
             await connection.close()
 
-    async def ended(self, *run_ids: str, seconds: float = 20) -> list[str]:
+    async def ended(self, *run_ids: str, seconds: float = 60) -> list[str]:
         """How the runs ended, once all have."""
         await self.until(
             "select 1 from kagzi.workflow_runs where run_id = any ($1::uuid[]) and finished_at is not null "
@@ -348,7 +348,7 @@ class Caller:
         await self._channel.close()
 
 
-async def until(condition: Callable[[], object], seconds: float = 20) -> None:
+async def until(condition: Callable[[], object], seconds: float = 60) -> None:
     """Waits for what nobody tells of: effects of bodies, lines of logs, files of other processes."""
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 - as above

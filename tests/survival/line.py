@@ -82,7 +82,7 @@ class Line:
         async with self._news:
             self._news.notify_all()
 
-    async def until(self, condition: Callable[[], bool], seconds: float = 10) -> None:
+    async def until(self, condition: Callable[[], bool], seconds: float = 60) -> None:
         async with asyncio.timeout(seconds), self._news:
             await self._news.wait_for(condition)
 
