@@ -78,7 +78,16 @@ async def test_nothing_is_found_where_nothing_is_wrong(database_url: str) -> Non
         seen = await visit("--url", server.address, KAGZI_DB_URL=database_url)
     assert (seen.code, seen.acts()) == (0, set())
     looked_at = {"server", "versions", "schema", "clock", "server parts", "namespaces", "database", "migrations"}
-    looked_at |= {"notices", "durability", "bloat", "transactions", "stuck runs", "reservations", "histories"}
+    looked_at |= {
+        "database clock",
+        "notices",
+        "durability",
+        "bloat",
+        "transactions",
+        "stuck runs",
+        "reservations",
+        "histories",
+    }
     assert seen.found.keys() == looked_at
     assert {one["level"] for one in seen.found.values()} == {"well"}
 
@@ -94,6 +103,14 @@ async def test_what_is_found_is_told_to_people_with_what_to_do(database_url: str
     assert "✗ stuck runs: 1 run is due and nobody took it" in told.stdout
     assert "→ Start workers for them" in told.stdout
     assert told.stdout.endswith("1 thing needs you: stuck runs.\n")
+
+
+async def test_a_server_that_asks_for_a_key_is_not_looked_into_without_one(database_url: str) -> None:
+    async with serving(database_url, server_require_keys=True) as server:
+        seen = await visit("--url", server.address, KAGZI_DB_URL=database_url)
+    assert seen.acts() == {"server"}
+    assert "KAGZI_API_KEY" in seen.found["server"]["advice"]
+    assert seen.found["durability"]["level"] == "well"
 
 
 async def test_a_server_that_does_not_answer_is_named() -> None:
@@ -174,9 +191,9 @@ async def test_a_clock_that_is_off_is_noticed(database_url: str, connection: Sql
 
 def test_clocks_are_compared_in_both_directions() -> None:
     second = timedelta(seconds=1)
-    assert findings.skewed(second, second, "it").level is Level.WELL
-    assert "behind" in findings.skewed(-2 * second, second, "it").message
-    assert "ahead of" in findings.skewed(2 * second, second, "it").message
+    assert findings.skewed("clock", second, second, "it").level is Level.WELL
+    assert "behind" in findings.skewed("clock", -2 * second, second, "it").message
+    assert "ahead of" in findings.skewed("clock", 2 * second, second, "it").message
 
 
 async def test_commits_that_are_not_waited_for_are_noticed(database_url: str, connection: Sql[Any]) -> None:
@@ -227,6 +244,9 @@ async def test_a_run_that_nobody_takes_is_noticed(database_url: str, connection:
         seen = await visit("--url", server.address, KAGZI_DATA_DIR="/nowhere")
     assert seen.acts() == {"default: unserved runs"}
     assert f"kagzi runs explain {run_id}" in seen.found["default: unserved runs"]["advice"]
+    # What a person has stopped is not stuck.
+    await connection.execute("update kagzi.namespaces set enabled = false where namespace = 'default'")
+    assert (await look(database_url, "--tolerance", "1ms")).code == 0
 
 
 async def test_a_lease_that_ended_and_nobody_took_over_is_noticed(database_url: str) -> None:
@@ -253,6 +273,16 @@ async def test_a_reservation_of_a_run_that_is_gone_is_noticed(database_url: str,
     await connection.execute(
         "insert into kagzi.automations (namespace, name, definition_hash, task_queue, deployments, continues_run_id)"
         " values ('default', 'inbox', 'x', 'default', '{}', $1)",
+        run_id,
+    )
+    assert (await look(database_url, "--tolerance", "1ms")).code == 0
+    # So does a mutation of it that nobody knows the outcome of.
+    await connection.execute("update kagzi.automations set continues_run_id = null where namespace = 'default'")
+    assert (await look(database_url, "--tolerance", "1ms")).code == 1
+    await connection.execute(
+        "insert into kagzi.mutations (namespace, mutation_id, automation, handler, run_id, holder_id, attempt_id,"
+        " claim_token, tool, idempotency_key, status, has_reconciler) values ('default', gen_random_uuid(), 'inbox',"
+        " 'AddRow', $1, $1, gen_random_uuid(), gen_random_uuid(), 'send', 'k', 'INDETERMINATE', false)",
         run_id,
     )
     assert (await look(database_url, "--tolerance", "1ms")).code == 0

@@ -78,7 +78,7 @@ Judge = Callable[["Connection"], Awaitable[list[Finding]]]
 
 def _checks(settings: Settings, tolerance: timedelta) -> dict[str, Judge]:
     return {
-        "clock": lambda connection: _clock(connection, settings),
+        "database clock": lambda connection: _clock(connection, settings),
         "durability": _durability,
         "bloat": _bloat,
         "transactions": lambda connection: _transactions(connection, tolerance),
@@ -114,7 +114,7 @@ async def _clock(connection: Connection, settings: Settings) -> list[Finding]:
     began = datetime.now(UTC)
     seen = await diagnosis.clock(connection)
     ended = datetime.now(UTC)
-    found = [skewed(seen.database - min(max(seen.database, began), ended), _SKEW, "the database")]
+    found = [skewed("database clock", seen.database - min(max(seen.database, began), ended), _SKEW, "the database")]
     moved = seen.engine - seen.database
     if abs(moved) > _SKEW:
         advice = "It was skipped forward by a test environment: use this database for tests alone."

@@ -54,14 +54,14 @@ def act(check: str, message: str, advice: str, subjects: Sequence[str] = ()) -> 
     return Finding(check, Level.ACT, message, advice, tuple(subjects[:10]))
 
 
-def skewed(apart: timedelta, tolerated: timedelta, whose: str) -> Finding:
+def skewed(check: str, apart: timedelta, tolerated: timedelta, whose: str) -> Finding:
     """How far two clocks are from each other, as far as it was measured."""
     seconds = abs(apart.total_seconds())
     if abs(apart) <= tolerated:
-        return well("clock", f"this machine and {whose} agree within {max(seconds, 0.001):.3f} s")
+        return well(check, f"this machine and {whose} agree within {max(seconds, 0.001):.3f} s")
     way = "ahead of" if apart > timedelta() else "behind"
     return act(
-        "clock",
+        check,
         f"{whose} is {seconds:,.1f} s {way} this machine",
         "Set both by NTP (chrony or systemd-timesyncd): start times and deadlines are given by one clock and "
         "kept by the other.",

@@ -24,13 +24,15 @@ def migrate(
 ) -> None:
     """Bring the schema of the database that KAGZI_DB_URL names up to date."""
     with explained():
+        from kagzi.cli import screen
         from kagzi.cli.process import run
         from kagzi.server import logs
         from kagzi.server.settings import load
 
         settings = load({"data_dir": data_dir}, config=None if config is None else str(config))
         logs.configure(settings.log_format, "warning")
-        names = run(_migrate(settings, check))
+        with screen.progress("looking" if check else "migrating", None):
+            names = run(_migrate(settings, check))
     key, done = ("missing", "Missing") if check else ("applied", "Applied")
     if json:
         typer.echo(jsonlib.dumps({key: names}))

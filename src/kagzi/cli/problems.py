@@ -20,6 +20,9 @@ def explained() -> Iterator[None]:
     """Ends the command with a line and an exit code when something known goes wrong inside."""
     try:
         yield
+    except BrokenPipeError:
+        # Whoever read what we say has seen enough.
+        raise
     except ImportError as error:
         _end(f"{error.name or error} is not installed: run `pip install 'kagzi[server,embedded]'`", FAILED)
     except Exception as error:

@@ -34,7 +34,8 @@ def backfill(
     policy: Any = overlap
     with reached(url, namespace) as client:
         handle = client.schedules.handle(id)
-        done = handle.backfill(begin, moment("--until", until), overlap=policy, dry_run=dry_run)
+        with screen.progress("filling", None):
+            done = handle.backfill(begin, moment("--until", until), overlap=policy, dry_run=dry_run)
         if json:
             slots = [{"scheduled_for": slot, "run_id": done.runs[slot]} for slot in sorted(done.runs)]
             counts = {"started": done.started, "already_existed": done.already_existed, "dry_run": dry_run}

@@ -50,8 +50,11 @@ def look(url: str | None) -> Iterator[Finding]:
         yield _versions(info)
         yield _schema(info)
         yield _clock(info, began, ended)
-        yield from _parts(asked)
-        yield from _attention(asked)
+        for check, judge in {"server parts": _parts, "namespaces": _attention}.items():
+            try:
+                yield from judge(asked)
+            except KagziError as error:
+                yield unseen(check, f"it could not be looked at: {error}")
     finally:
         asked.close()
 
@@ -78,7 +81,7 @@ def _clock(info: dict[str, Any], began: datetime, ended: datetime) -> Finding:
     """What the answer's way takes is no skew."""
     told = datetime.fromisoformat(info["database_now"])
     apart = told - min(max(told, began), ended)
-    return skewed(apart, _SKEW, "the server's database")
+    return skewed("clock", apart, _SKEW, "the server's database")
 
 
 def _parts(asked: Asking) -> Iterator[Finding]:

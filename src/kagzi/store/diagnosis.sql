@@ -37,7 +37,6 @@ limit 20;
  from kagzi.workflow_runs r
  join kagzi.namespaces n on n.namespace = r.namespace and n.enabled
  where r.status in ('PENDING', 'SLEEPING') and r.available_at < kagzi.now() - :tolerance::interval
-   and r.parked_hash is null
  order by r.available_at
  limit 100)
 union all
