@@ -7,9 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -31,12 +28,3 @@ def figures(row: int, *, runs: int = 0, faults: int = 0, violations: int = 0, sl
     if path:
         with Path(path).open("a", encoding="utf-8") as file:
             file.write(json.dumps(seen) + "\n")
-
-
-@contextmanager
-def timed() -> Iterator[list[float]]:
-    """The list holds how long the block took, in seconds, once it is over."""
-    took: list[float] = []
-    began = time.monotonic()
-    yield took
-    took.append(time.monotonic() - began)

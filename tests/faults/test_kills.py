@@ -22,7 +22,7 @@ from tests.survival.program import five, poison
 from tests.survival.record import rows
 from tests.survival.station import Station
 
-LEASE = 2.0
+LEASE = 4.0
 # Liveness is allowed three times what is promised.
 RECLAIM = 3 * (LEASE + 1)
 SLOTS = 50
@@ -51,7 +51,8 @@ async def test_row_01_runs_of_killed_workers_complete_and_repeat_only_what_was_n
             ends = asyncio.gather(*(go(number) for number in range(300)))
             while not ends.done():
                 await asyncio.sleep(2)
-                await until(lambda: any(worker.connected for worker in crew.workers))
+                # On a slow machine new ones take longer to come than this, and somebody must be left.
+                await until(lambda: sum(worker.connected for worker in crew.workers) > 2, 100)
                 crew.kill(chance.choice([worker for worker in crew.workers if worker.connected]))
                 crew.hire()
             results = await ends
@@ -110,10 +111,11 @@ async def test_row_02_a_server_killed_on_either_side_of_a_commit_duplicates_and_
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 async def test_row_12_a_run_that_takes_its_workers_down_is_set_aside_and_others_do_not_suffer(
     database_url: str, tmp_path: Path
 ) -> None:
-    lease = 1.5
+    lease = 2.0
     with (
         Station(database_url, tmp_path / "server", worker_visibility_timeout_secs=lease) as server,
         Crew(server.address, tmp_path) as crew,
@@ -122,7 +124,7 @@ async def test_row_12_a_run_that_takes_its_workers_down_is_set_aside_and_others_
             bad = await client.start(poison)
             good = await asyncio.gather(*(client.start(five, f"good-{number}") for number in range(10)))
             crew.hire()
-            end = asyncio.ensure_future(bad.result(timeout=100))
+            end = asyncio.ensure_future(bad.result(timeout=300))
             while not end.done():
                 for worker in [worker for worker in crew.workers if not worker.running]:
                     crew.kill(worker)
@@ -131,7 +133,7 @@ async def test_row_12_a_run_that_takes_its_workers_down_is_set_aside_and_others_
                 await asyncio.sleep(0.05)
             with pytest.raises(RunFailed, match="5"):
                 await end
-            results = [await handle.result(timeout=60) for handle in good]
+            results = [await handle.result(timeout=300) for handle in good]
         begun = [entry for entry in crew.entries() if entry.step == "swallow"]
     [(status, crashes, kind)] = await rows(
         database_url, "select status, crashes, error->>'type' from kagzi.workflow_runs where run_id = $1", bad.run_id
