@@ -1,6 +1,6 @@
 """Takes each guard out of the store's SQL in turn and shows that a fast test fails for it.
 
-    python -m tools.mutants [--only WORDS] [--part 1/2] [--seen FILE] [--seconds 30] [--list]
+    python -m tools.mutants [--only WORDS] [--part 1/2] [--seen FILE] [--seconds 30] [--tests …] [--list]
 
 All tests of the fast rooms run once, undisturbed; it is noted which statements each of them runs. Then, for each
 guard, the tests that run its statement run again without it until one fails. Those for which none fails are printed at
@@ -90,7 +90,7 @@ class Trial:
             if not self._passes(item, following):
                 self.broken.append(item.nodeid)
         if self._seen is not None:
-            ran = [[*key, sorted(names - {*self.broken})] for key, names in self._ran.items()]
+            ran = [[*key, sorted(names - {"", *self.broken})] for key, names in self._ran.items()]
             self._seen.write_text(json.dumps({"ran": ran, "cost": self._cost}))
 
     def _remember(self, seen: dict[str, Any], items: dict[str, pytest.Item]) -> None:
@@ -100,6 +100,9 @@ class Trial:
     def _judge(self, guard: Guard, items: dict[str, pytest.Item], place: str) -> None:
         key = guard.source, guard.name
         candidates = self._candidates(key)
+        if candidates:
+            # The test before this one was told that another would follow it.
+            items[candidates[0]].session._setupstate.teardown_exact(items[candidates[0]])  # noqa: SLF001
         self._without[key] = guard.without
         began, tried = time.monotonic(), 0
         for name, following in zip(candidates, [*candidates[1:], candidates[0]], strict=True) if candidates else ():
@@ -147,6 +150,9 @@ def main() -> int:
     parser.add_argument("--part", default="1/1", help="one of several parts, as 2/3")
     parser.add_argument("--seconds", type=float, default=30.0, help="for each guard, the quickest tests first")
     parser.add_argument("--seen", type=Path, help="where it is kept which tests run which statement")
+    parser.add_argument(
+        "--tests", nargs="*", default=[f"tests/{room}" for room in ROOMS], help="others than the fast ones"
+    )
     parser.add_argument("--list", action="store_true", help="print the guards and run nothing")
     asked = parser.parse_args()
     part, parts = (int(number) for number in asked.part.split("/"))
@@ -156,7 +162,7 @@ def main() -> int:
         return 0
     trial = Trial(chosen, asked.seconds, asked.seen)
     trial.watch()
-    rooms = [str(ROOT / "tests" / room) for room in ROOMS]
+    rooms = [str(ROOT / path) for path in asked.tests]
     options = [
         "-q",
         "-W",

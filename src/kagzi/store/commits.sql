@@ -17,7 +17,7 @@ with given as materialized (
         finished_at = kagzi.now()
     from given g
     where r.namespace = :namespace and r.run_id = g.run_id and r.run_id = any (:run_ids::uuid[])
-      and r.claim_token = g.token and r.status = 'RUNNING'
+      and r.claim_token = g.token
     returning r.run_id, r.workflow_type, (extract(epoch from kagzi.now() - r.created_at) * 1000)::float8 as took_ms
 ), paid as (
     update kagzi.workflow_payloads p

@@ -8,7 +8,7 @@ with ended as (
         finished_at = kagzi.now()
     from unnest(:run_ids::uuid[], :tokens::uuid[], :operation_ids::uuid[]) as u(run_id, token, operation_id)
     where r.namespace = :namespace and r.run_id = u.run_id and r.run_id = any (:run_ids::uuid[])
-      and r.claim_token = u.token and r.status = 'RUNNING'
+      and r.claim_token = u.token
     returning r.run_id, r.parent_run_id, r.workflow_type,
               (extract(epoch from kagzi.now() - r.created_at) * 1000)::float8 as took_ms,
               case when r.awaited then r.schedule_id end as frees
@@ -40,7 +40,7 @@ set status = u.status, claim_token = null, last_token = r.claim_token, last_oper
 from unnest(:run_ids::uuid[], :tokens::uuid[], :operation_ids::uuid[], :statuses::text[], :errors::text[],
             :retry_ms::bigint[]) as u(run_id, token, operation_id, status, error, retry_ms)
 where r.namespace = :namespace and r.run_id = u.run_id and r.run_id = any (:run_ids::uuid[])
-  and r.claim_token = u.token and r.status = 'RUNNING'
+  and r.claim_token = u.token
 returning r.run_id, r.status, r.parent_run_id, r.task_queue, r.workflow_type,
           (extract(epoch from kagzi.now() - r.created_at) * 1000)::float8 as took_ms, r.automation,
           case when r.awaited then r.schedule_id end as frees, r.available_at;

@@ -5,7 +5,7 @@
 -- answered (locked, lost, crashed before, large, a repeat, an end that concerns others) is left to the longer way, which
 -- recognises whatever was written here.
 with locked as materialized (
-    select r.run_id, r.status, r.claim_token, r.crashes, r.history_excess,
+    select r.run_id, r.claim_token, r.crashes, r.history_excess,
            r.parent_run_id is null and not r.awaited and r.automation is null as single
     from kagzi.workflow_runs r
     where r.namespace = :namespace and r.run_id = any (:run_ids::uuid[])
@@ -16,7 +16,7 @@ with locked as materialized (
     from unnest(:run_ids::uuid[], :tokens::uuid[], :steps::integer[], :ends::boolean[], :slacks::bigint[])
         as pair(run_id, token, steps, ends, slack)
     join locked l on l.run_id = pair.run_id
-    where l.status = 'RUNNING' and l.claim_token = pair.token and l.crashes = 0 and (l.single or not pair.ends)
+    where l.claim_token = pair.token and l.crashes = 0 and (l.single or not pair.ends)
       and l.history_excess <= pair.slack
 ), recorded as (
     insert into kagzi.step_runs as step

@@ -17,7 +17,7 @@ with locked as materialized (
     for no key update skip locked
 )
 select pair.number, l.status,
-       coalesce(l.status = 'RUNNING' and l.claim_token = pair.token, false) as held,
+       coalesce(l.claim_token = pair.token, false) as held,
        case when l.last_token = pair.token then l.last_operation end as done,
        l.crashes > 0 as crashed,
        (l.parent_run_id is null or exists (select 1 from locked p where p.run_id = l.parent_run_id)
@@ -50,7 +50,7 @@ where r.namespace = :namespace and r.run_id = any (:run_ids::uuid[]) and r.statu
 with locked as materialized (
     select r.run_id, r.claim_token, r.available_at
     from kagzi.workflow_runs r
-    where r.namespace = :namespace and r.run_id = any (:run_ids::uuid[]) and r.status = 'RUNNING'
+    where r.namespace = :namespace and r.run_id = any (:run_ids::uuid[])
     order by r.run_id
     for no key update skip locked
 )

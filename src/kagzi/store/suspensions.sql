@@ -68,7 +68,7 @@ cross join lateral (
         as recorded
 ) as cancelled
 where r.namespace = :namespace and r.run_id = u.run_id and r.run_id = any (:run_ids::uuid[])
-  and r.claim_token = u.token and r.status = 'RUNNING'
+  and r.claim_token = u.token
   and waits.known = u.named
 returning r.run_id, r.task_queue, r.status, nullif(r.available_at, 'infinity') as available_at,
           r.available_at <= kagzi.now() as due;
@@ -101,7 +101,7 @@ set status = 'PENDING', available_at = kagzi.now() + u.retry_ms * interval '1 mi
 from unnest(:run_ids::uuid[], :tokens::uuid[], :operation_ids::uuid[], :retry_ms::bigint[])
          as u(run_id, token, operation_id, retry_ms)
 where r.namespace = :namespace and r.run_id = u.run_id and r.run_id = any (:run_ids::uuid[])
-  and r.claim_token = u.token and r.status = 'RUNNING'
+  and r.claim_token = u.token
 returning r.run_id, r.task_queue, r.status, r.available_at, r.available_at <= kagzi.now() as due;
 
 -- name: set_state

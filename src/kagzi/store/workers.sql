@@ -65,7 +65,7 @@ with named as materialized (
     select r.run_id
     from kagzi.workflow_runs r
     join named n on n.run_id = r.run_id and n.token = r.claim_token
-    where r.namespace = :namespace and r.status = 'RUNNING'
+    where r.namespace = :namespace
     order by r.run_id
     for no key update of r skip locked
 ), renewed as (
