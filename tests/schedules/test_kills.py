@@ -64,16 +64,25 @@ async def _create(address: str) -> tuple[dict[str, datetime], datetime]:
 
 
 async def _kill_until(ends: datetime, servers: list[ServerProcess], chance: random.Random) -> int:
-    """Kills a server again and again, and starts it anew."""
+    """Kills a server again and again; each comes back as soon as it can, and the next does not wait for it."""
     killed = 0
+    coming: dict[ServerProcess, asyncio.Task[None]] = {}
     while killed < 2 or datetime.now(UTC) + timedelta(seconds=KILL_EVERY) < ends:
         await asyncio.sleep(KILL_EVERY)
-        server = chance.choice(servers)
+        alive = [server for server in servers if server not in coming or coming[server].done()]
+        if len(alive) < 2:
+            continue
+        server = chance.choice(alive)
         server.send(signal.SIGKILL)
-        await asyncio.to_thread(server.wait, 10)
-        await asyncio.to_thread(server.start)
+        coming[server] = asyncio.create_task(_restart(server))
         killed += 1
+    await asyncio.gather(*coming.values())
     return killed
+
+
+async def _restart(server: ServerProcess) -> None:
+    await asyncio.to_thread(server.wait, 10)
+    await asyncio.to_thread(server.start)
 
 
 async def _unfinished(connection: asyncpg.Connection[asyncpg.Record]) -> int:
