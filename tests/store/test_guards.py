@@ -250,15 +250,25 @@ async def test_a_resolution_wakes_nobody_who_is_parked(connection: Connection) -
     assert await run(connection, "resolutions.wake", run_id=run_id) == []
 
 
+def started(run_id: str, parent: str | None = None) -> dict[str, Any]:
+    columns: dict[str, Any] = {name: [None] for name in STATEMENTS["runs", "start"].parameters}
+    columns |= {"run_ids": [run_id], "task_queues": ["q"], "workflow_types": ["t"], "versions": [""], "priorities": [2]}
+    columns |= {"seeds": [1], "detached": [False], "dedupe_forever": [False], "lease": None, "parent_run_ids": [parent]}
+    del columns["namespace"]
+    return columns
+
+
 async def test_a_start_is_stored_although_something_of_it_was_left_behind(connection: Connection) -> None:
     run_id = new_id()
     await connection.execute("insert into kagzi.workflow_payloads (namespace, run_id) values ('default', $1)", run_id)
-    columns: dict[str, Any] = {name: [None] for name in STATEMENTS["runs", "start"].parameters}
-    columns |= {"run_ids": [run_id], "task_queues": ["q"], "workflow_types": ["t"], "versions": [""], "priorities": [2]}
-    columns |= {"seeds": [1], "detached": [False], "dedupe_forever": [False], "lease": None}
-    del columns["namespace"]
-    [row] = await run(connection, "runs.start", **columns)
+    [row] = await run(connection, "runs.start", **started(run_id))
     assert row["started"] == 1
+
+
+@pytest.mark.parametrize(("status", "count"), [("SCHEDULED", 0), ("PAUSED", 0), ("COMPLETED", 1), ("RUNNING", 1)])
+async def test_a_schedule_is_nobodys_parent(connection: Connection, status: str, count: int) -> None:
+    [row] = await run(connection, "runs.start", **started(new_id(), await given.run(connection, status)))
+    assert row["started"] == count
 
 
 async def test_the_next_run_of_a_schedule_waits_for_every_awaited_run_that_does_not_wait_itself(
