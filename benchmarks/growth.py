@@ -61,7 +61,10 @@ async def w10_w12(pair: Pair) -> Results:
         "worker_mb": runs["memory_mb_worker"],
         "steal_percent": steal,
     }
-    return {"w10": figures | {"steal_percent": steal}, "w12": memory}
+    size = {"finished_runs": float(FINISHED), "sleeping_runs": float(SLEEPING)}
+    others = max(each["others_percent"] for both in seen.values() for each in both)
+    noise = {"steal_percent": steal, "others_percent": others}
+    return {"w10": figures | size | noise, "w12": memory | noise}
 
 
 async def _fill(url: str) -> None:
