@@ -48,7 +48,7 @@ def test_the_first_key_is_made_on_the_database_and_makes_others(realm: Realm, tm
         (["list"], {}, "asks for a key", 1),
         (["list"], {"KAGZI_API_KEY": "x"}, "opens nothing", 1),
         (["revoke", "x"], {"KAGZI_TLS_CA": "/absent"}, "KAGZI_TLS_CA", 2),
-        (["list", "--url", "127.0.0.1:1"], {}, "127.0.0.1:1", 1),
+        (["list", "--url", "127.0.0.1:1"], {}, "127.0.0.1:1", 3),
         (["list", "--database"], {"KAGZI_DB_URL": "postgresql://me:hunter2@127.0.0.1:1/x"}, "KAGZI_DB_URL", 1),
     ],
     ids=["role", "no key", "wrong key", "no file", "no server", "no database"],

@@ -70,11 +70,11 @@ class Slots(WorkflowScheduleServiceServicer):
     ) -> pb.BackfillScheduleResponse:
         namespace, schedule_id = key(request)
         since, until = _range(request)
+        policy = drafts.overlap(request.overlap, backfill=True)
         template, _, now = await self._database.read(lambda c: schedules.get(c, namespace, schedule_id))
         if since >= now:
             raise invalid("since", f"since, {since}, lies in the future: slots of the past are made up for")
         until = now if until is None else min(until, now)
-        policy = drafts.overlap(request.overlap, backfill=True)
         found, total = drafts.readable(template, lambda: _backfilled(template, since, until))
         if total > _BACKFILL:
             total = await asyncio.to_thread(_count, planner.slots(template, since - _INSTANT), until)
