@@ -64,14 +64,14 @@ class Load:
         told.result = msgspec.to_builtins(await handle.result(timeout=self._patience))
 
 
-async def until(condition: Callable[[], bool], seconds: float = 30) -> None:
+async def until(condition: Callable[[], bool], seconds: float = 60) -> None:
     """Returns once the condition holds; fails after so many seconds."""
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 - processes and files tell nobody
             await asyncio.sleep(0.02)
 
 
-async def until_async(condition: Callable[[], Awaitable[bool]], seconds: float = 30) -> None:
+async def until_async(condition: Callable[[], Awaitable[bool]], seconds: float = 60) -> None:
     """The same for what has to be asked for."""
     async with asyncio.timeout(seconds):
         while not await condition():  # noqa: ASYNC110 - the database tells nobody

@@ -36,6 +36,9 @@ class Relay:
         self.held = asyncio.Event()
         # Every operation and every call that passed, by name, repeated ones too.
         self.passed: list[str] = []
+        # The operations of streams whose answers passed, and the names of those under way.
+        self.answered: list[str] = []
+        self._names: dict[int, str] = {}
         # The operations of each frame that had any.
         self.frames: list[list[str]] = []
         self.address = ""
@@ -94,6 +97,8 @@ class Relay:
         call = begin(self._noting(requests) if work else requests, metadata=context.invocation_metadata())
         try:
             async for frame in call:
+                if work:
+                    self._note(frame)
                 if work and self._catching and self._caught(frame):
                     if self._let_go.is_set():
                         await self._lose(context)
@@ -114,9 +119,15 @@ class Relay:
             for operation in operations:
                 name = operation.WhichOneof("body") or ""
                 self.passed.append(name)
+                self._names[operation.number] = name
                 if name == self._catching and not self._number:
                     self._number = operation.number
             yield frame
+
+    def _note(self, frame: bytes) -> None:
+        heard = pb.ConnectResponse.FromString(frame)
+        for number in (*heard.accepted, *(answer.number for answer in heard.answers)):
+            self.answered.append(self._names.get(number, ""))
 
     def _caught(self, frame: bytes) -> bool:
         heard = pb.ConnectResponse.FromString(frame)

@@ -226,7 +226,7 @@ async def test_an_operation_whose_reply_is_lost_takes_effect_once(way: Way, kind
         await handle.signal("early", "early")
         await until(lambda: "suspend" in way.passed)
         await handle.signal("late", "late")
-        assert await handle.result(timeout=20) == ["slow", "early", "never", "late", "child"]
+        assert await handle.result(timeout=60) == ["slow", "early", "never", "late", "child"]
         last = client.handle(*await _column(way, "select continued_as::text from kagzi.workflow_runs", handle))
         assert await last.state() == {"phase": "begun"}
     assert way.first.lost.is_set()
@@ -240,7 +240,7 @@ async def test_the_end_of_a_failing_run_whose_reply_is_lost_takes_effect_once(wa
     async with way.worker(), Client(way.pair.servers[0].address) as client:
         handle = await client.start(failing, queue=way.queue)
         with pytest.raises(RunFailed, match="the workflow fails"):
-            await handle.result(timeout=20)
+            await handle.result(timeout=60)
         # The worker is free again when it has heard of the end.
         assert await client.execute(echo, "next", queue=way.queue) == "next"
     assert way.first.lost.is_set()
@@ -257,7 +257,7 @@ async def test_a_release_whose_reply_is_lost_takes_effect_once(way: Way) -> None
         assert way.first.lost.is_set()
         assert await _column(way, "select status from kagzi.workflow_runs", handle) == ["PENDING"]
         async with way.worker():
-            assert await handle.result(timeout=20) == "ended"
+            assert await handle.result(timeout=60) == "ended"
     assert ran[handle.run_id, "endless"] == 2, "a drained attempt is followed by another"
     assert await _column(way, "select crashes from kagzi.workflow_runs", handle) == [0]
 
@@ -272,10 +272,13 @@ async def test_a_notice_that_is_lost_is_given_again(way: Way, notice: str) -> No
         if notice == "cancels":
             await handle.cancel("enough")
             with pytest.raises(RunCancelled):
-                await handle.result(timeout=20)
+                await handle.result(timeout=60)
         else:
+            if notice == "wakes":
+                # What is there before the server knows of the wait comes with its answer.
+                await until(lambda: "wait" in way.first.answered)
             await handle.signal("word", "heard")
-            assert await handle.result(timeout=20) == "heard"
+            assert await handle.result(timeout=60) == "heard"
     assert way.first.lost.is_set()
     assert ran[handle.run_id, "until-heard"] == 1
     assert await _column(way, "select crashes from kagzi.workflow_runs", handle) == [0]
@@ -341,7 +344,7 @@ async def _cancel_running(client: Client, way: Way) -> None:
         await until(lambda: ran[handle.run_id, "endless"] == 1)
         assert await handle.cancel("enough") in ("RUNNING", "CANCELLED")
         with pytest.raises(RunCancelled):
-            await handle.result(timeout=20)
+            await handle.result(timeout=60)
     cancels = "select count(*) from kagzi.step_runs where run_id = $1 and kind = 'CANCEL'"
     assert await way.pair.fetch(cancels, handle.run_id) == [(1,)]
     assert ran[handle.run_id, "endless"] == 1
@@ -364,9 +367,9 @@ async def _retry(client: Client, way: Way) -> None:
 async def _fork(client: Client, way: Way) -> None:
     async with Worker(way.pair.servers[0].address, workflows=[everything, echo], queue=way.queue):
         handle = await client.start(echo, "one", queue=way.queue)
-        await handle.result(timeout=20)
+        await handle.result(timeout=60)
         other = await handle.fork("plain", input="two")
-        assert await other.result(timeout=20) == "two"
+        assert await other.result(timeout=60) == "two"
     assert await way.runs() == {("echo", "COMPLETED"): 2}
 
 

@@ -203,7 +203,7 @@ class Stream:
         size = delivery.ByteSize()
         self._under_way += size
         until = time.monotonic() + _DELIVERED_WITHIN + self._under_way / _SLOWEST
-        run = _Undelivered(delivery.run_id, time.monotonic(), until, size, delivery.lease_until_us)
+        run = _Undelivered(delivery.run_id, time.monotonic(), until, size, delivery.now_us, delivery.lease_until_us)
         self._undelivered[delivery.claim_token] = run
         self._told[delivery.run_id] = {_identity(fact) for fact in delivery.facts}
         for chunk in chunks(delivery, FRAME_BYTES):
@@ -317,12 +317,16 @@ class _Undelivered:
     # When it is late.
     until: float
     size: int
+    now_us: int
     lease_until_us: int
 
     @property
     def patience(self) -> float:
-        """How long its worker, whose stream has ended, has left to say that it has it."""
-        return min(max(0.0, self.until - time.monotonic()), _DELIVERED_WITHIN)
+        """How long its worker, whose stream has ended, has left to say that it has it. Well within the lease: one that
+        ran out would count as a crash.
+        """
+        lease = (self.lease_until_us - self.now_us) / 1_000_000
+        return min(max(0.0, self.until - time.monotonic()), _DELIVERED_WITHIN, lease / 4)
 
 
 _ANSWERS = {
