@@ -89,7 +89,7 @@ class Player:
         await asyncio.gather(*tasks, return_exceptions=True)
         self._call.cancel()
 
-    async def until(self, condition: Any, within: float = 20.0) -> None:
+    async def until(self, condition: Any, within: float = 60.0) -> None:
         async with asyncio.timeout(within):
             while not condition():
                 self._news.clear()

@@ -28,8 +28,8 @@ def acting(mutate: Any) -> Automation:
     return automation
 
 
-def tool(calls: list[str]) -> Any:
-    @mutation
+def tool(calls: list[str], name: str = "change") -> Any:
+    @mutation(name=name)
     async def change(what: str) -> None:
         calls.append(what)
 
@@ -38,7 +38,8 @@ def tool(calls: list[str]) -> Any:
 
 async def test_a_mutation_whose_await_was_forgotten_happens_all_the_same() -> None:
     calls: list[str] = []
-    change = tool(calls)
+    # A name of its own: which of two is meant could not be told while the tool of another test is still in memory.
+    change = tool(calls, "forgotten")
 
     async def mutate(ctx: MutateContext) -> None:
         ctx.mutate(change, "once")  # type: ignore[unused-awaitable,unused-ignore]

@@ -121,7 +121,7 @@ async def patiently(call: Callable[[], Awaitable[T]], within: float = 60.0) -> T
 
 
 async def eventually(
-    look: Callable[[], Awaitable[T]], satisfied: Callable[[T], bool] = bool, within: float = 20.0
+    look: Callable[[], Awaitable[T]], satisfied: Callable[[T], bool] = bool, within: float = 60.0
 ) -> T:
     """Looks until what is there satisfies; fails with what was seen last."""
     until = time.monotonic() + within

@@ -229,8 +229,10 @@ class Link:
             if self._deployments.in_force:
                 log.warning("an automation could not be deployed again: %s", error)
             else:
+                # Told by `run`, which ends with it.
                 self._refusal = error
                 call.cancel()
+                return
         self.tried.set()
 
     def _welcome(self, frame: pb.ConnectResponse, sent_at: float) -> None:
