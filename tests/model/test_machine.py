@@ -249,7 +249,12 @@ class Engine(RuleBasedStateMachine):
         """Whether it took effect before and is known by its id."""
         if operation.kind in GIVES_AWAY:
             return run.last is not None and run.last == operation.operation_id
-        return (operation.kind, operation.body.attempt_id) in run.accepted
+        if (operation.kind, operation.body.attempt_id) in run.accepted:
+            return True
+        # An effect is in doubt also when its run was ended from outside; who says so afterwards says what is on record.
+        known = run.steps.get(operation.body.step_id)
+        doubted = known is not None and known.attempt_id == operation.body.attempt_id and known.status == "UNKNOWN"
+        return doubted and operation.kind is Kind.FAIL_STEP and operation.token != run.token
 
     def echo(self, number: int, server: int) -> None:
         """Something that was answered long ago arrives again, and changes nothing."""
