@@ -62,7 +62,7 @@ test-image: $(READY)
 
 EXAMPLES ?= 300
 model: $(READY)
-	@KAGZI_TEST_EXAMPLES=$(EXAMPLES) $(STAGE) "model test" $(PYTEST) tests/model --timeout 3600
+	@KAGZI_TEST_EXAMPLES=$(EXAMPLES) $(STAGE) "model test" $(PYTEST) tests/model
 
 mutants: $(READY)
 	@$(BIN)/python -m tools.mutants

@@ -406,6 +406,7 @@ class Engine(RuleBasedStateMachine):
         ]
 
 
+@pytest.mark.timeout(60 + 10 * EXAMPLES)
 def test_the_engine_does_what_the_model_says(lab: Lab) -> None:
     Engine.lab = lab
     run_state_machine_as_test(
