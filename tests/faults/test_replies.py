@@ -132,9 +132,9 @@ async def _resume_automation(desk: Desk) -> None:
 
 async def _run_now(desk: Desk) -> None:
     ended = "select count(*) from kagzi.workflow_runs where handler = 'collect' and status = 'COMPLETED'"
-    await eventually(lambda: desk.value(ended), lambda count: count == 1)
+    await eventually(lambda: desk.value(ended), lambda count: count == 1, within=60)
     await desk.lossy.automations.run_now("post")
-    await eventually(lambda: desk.value(ended), lambda count: count == 2)
+    await eventually(lambda: desk.value(ended), lambda count: count == 2, within=60)
     assert (await desk.direct.automations.get("post")).live_run is None
 
 
