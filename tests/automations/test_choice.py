@@ -12,8 +12,8 @@ from kagzi.protocol.v1.automation_pb2 import HANDLER_PRODUCER, HandlerCommitted
 from kagzi.protocol.v1.common_pb2 import COMPLETED
 from kagzi.store import choice, controls, standings
 from kagzi.store.errors import Refused
-from kagzi.store.operation import Kind, Outcome
-from tests.automations.stage import MAIL, NAMESPACE, Stage, consumer, event, new_id, producer
+from kagzi.store.operation import Kind, Outcome, Slot
+from tests.automations.stage import MAIL, NAMESPACE, QUEUE, Stage, consumer, event, new_id, producer
 
 
 async def _settled(stage: Stage) -> None:
@@ -46,6 +46,19 @@ async def test_a_producer_runs_at_once_and_what_it_publishes_reaches_the_consume
     assert await stage.status(add.run_id) == "COMPLETED"
     tell = await stage.claim(expect="tell")
     await stage.consume(tell, "r1", topic="row")
+
+
+async def test_what_a_commit_handed_over_is_given_back_when_its_answer_was_lost(stage: Stage) -> None:
+    await stage.deploy(producer(), consumer())
+    await stage.consume(await stage.claim(expect="add"))
+    commit = stage.committing(await stage.claim(expect="poll"), event("m1", input=MAIL))
+    commit.slot = Slot(new_id(), new_id(), types=frozenset({"inbox.add"}))
+    (first,) = await stage.flush(commit)
+    assert [one.slot for one in first.claimed] == [commit.slot]
+    (again,) = await stage.flush(commit)
+    assert isinstance(commit.answer, HandlerCommitted)
+    assert (again.claimed, again.due) == ([], {QUEUE})
+    assert (await stage.claim(expect="add")).trigger == "event"
 
 
 async def test_a_handler_run_is_a_workflow_run_of_its_automations_type(stage: Stage) -> None:

@@ -241,6 +241,7 @@ async def apply(
     if rest:
         fence = await leases.fence(connection, namespace, rest)
         await _stop_at_fence(connection, namespace, rest, fence)
+        await commits.give_back(connection, namespace, rest, outcome)
         beyond = await histories.beyond(connection, namespace, rest, fence, rules)
         flush = _Flush(connection, namespace, lease, fence, outcome, rules, _ground(connection, namespace, rest, fence))
         crashed: set[str] = set()

@@ -13,8 +13,8 @@ from asyncpg.connection import Connection
 
 from kagzi.protocol.v1.automation_pb2 import CommitHandler, HandlerCommitted
 from kagzi.protocol.v1.common_pb2 import ErrorDetail, Payload
-from kagzi.store import choice, errors, publications, rows, steps
-from kagzi.store.operation import Ended, Operation, Outcome
+from kagzi.store import choice, errors, leases, publications, rows, steps
+from kagzi.store.operation import Ended, Kind, Operation, Outcome
 from kagzi.store.preparations import record
 from kagzi.store.publications import Counts, Publication
 from kagzi.store.queries import Queries
@@ -23,6 +23,7 @@ from kagzi.store.standings import Ground, Standing
 
 _sql = Queries("commits.sql")
 _commit = _sql.bind("commit", columns=("run_id", "workflow_type", "took_ms"))
+_handed = _sql.bind("handed", columns=("run_id", "claim_token"))
 
 _One = tuple[Operation, Standing]
 _COUNTS = msgspec.json.Decoder(dict[str, int])
@@ -145,3 +146,20 @@ async def answer_again(connection: Connection, namespace: str, operations: Seque
         assert found is not None, "its commit put it on record"
         said = _COUNTS.decode(found["output"])
         operation.answer = _answer(Counts(said["created"], said["updated"]))
+
+
+async def give_back(connection: Connection, namespace: str, operations: Sequence[Operation], outcome: Outcome) -> None:
+    """Gives back the runs that the first try of repeated commits put into a worker's place: with the answer to that
+    try the worker's run was lost, and it would stand still until its lease is over.
+    """
+    run_ids = {
+        operation.slot.token: operation.run_id
+        for operation in operations
+        if operation.slot is not None and operation.kind is Kind.COMMIT_HANDLER and operation.answer is not None
+    }
+    if run_ids:
+        found = await _handed.fetch(
+            connection, namespace=namespace, run_ids=list(run_ids.values()), tokens=list(run_ids)
+        )
+        held = [(str(row["run_id"]), str(row["claim_token"])) for row in found]
+        outcome.due |= await leases.put_back(connection, namespace, held)

@@ -44,3 +44,10 @@ with given as materialized (
       and h.automation = any (:automations::text[])
 )
 select ended.run_id, ended.workflow_type, ended.took_ms from ended;
+
+-- name: handed
+-- What the automations of these ended runs run now, where it was stored as claimed under one of these tokens.
+select n.run_id, n.claim_token
+from kagzi.workflow_runs e
+join kagzi.workflow_runs n on n.namespace = :namespace and n.automation = e.automation and n.status = 'RUNNING'
+where e.namespace = :namespace and e.run_id = any (:run_ids::uuid[]) and n.claim_token = any (:tokens::uuid[]);
