@@ -59,7 +59,7 @@ class Run:
     signals: list[tuple[str, str | None]] = field(default_factory=list)
     # The operation that gave it away last, and what was recorded by it and earlier, which is known again.
     last: str | None = None
-    accepted: set[tuple[Kind, str]] = field(default_factory=set)
+    accepted: set[tuple[Kind, str, int]] = field(default_factory=set)
 
     @property
     def live(self) -> bool:
@@ -77,6 +77,7 @@ class Run:
             self.crashes += 1
             if self.crashes >= POISON_AT:
                 self.end("FAILED")
+                self.interrupt()
                 return False
         self.hold(token, worker, now)
         return True

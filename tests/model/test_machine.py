@@ -242,14 +242,14 @@ class Engine(RuleBasedStateMachine):
             return code
         expected = run.apply(operation, self.lab.now)
         if expected == "OK" and operation.kind not in GIVES_AWAY:
-            run.accepted.add((operation.kind, operation.body.attempt_id))
+            run.accepted.add(_known_by(operation))
         return expected
 
     def _on_record(self, operation: Operation, run: Run) -> bool:
         """Whether it took effect before and is known by its id."""
         if operation.kind in GIVES_AWAY:
             return run.last is not None and run.last == operation.operation_id
-        if (operation.kind, operation.body.attempt_id) in run.accepted:
+        if _known_by(operation) in run.accepted:
             return True
         # An effect is in doubt also when its run was ended from outside; who says so afterwards says what is on record.
         known = run.steps.get(operation.body.step_id)
@@ -404,6 +404,11 @@ class Engine(RuleBasedStateMachine):
             for run in sorted(self.runs.values(), key=lambda run: run.run_id)
             for signal, by in run.signals
         ]
+
+
+def _known_by(operation: Operation) -> tuple[Kind, str, int]:
+    """What makes an operation on a step a repeat: a doubt and the failure that follows it are of one attempt."""
+    return operation.kind, operation.body.attempt_id, getattr(operation.body, "outcome", 0)
 
 
 @pytest.mark.timeout(60 + 10 * EXAMPLES)
