@@ -5,6 +5,7 @@ schedule on in the same transaction.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from datetime import timedelta
 
 import asyncpg
@@ -14,6 +15,7 @@ from kagzi.protocol.v1.common_pb2 import PAUSED, SCHEDULED, RetryPolicy
 from kagzi.protocol.v1.schedule_pb2 import SCHEDULE_PAUSE_FINISHED, SCHEDULE_PAUSE_RUN_LIMIT
 from kagzi.server import firing
 from kagzi.store import firing as store
+from kagzi.store.errors import Refused
 from kagzi.store.firing import Plan
 from tests.laws import operations
 from tests.schedules.calendar import NOON, Calendar, cron, every, payload, times
@@ -268,6 +270,33 @@ async def test_a_broken_schedule_fires_again_once_it_can(calendar: Calendar) -> 
     assert (await calendar.get()).error == ""
 
 
+async def test_what_an_interval_will_do_in_a_zone_that_is_gone_is_refused_by_its_name(calendar: Calendar) -> None:
+    await calendar.create(timing=every(hours=1))
+    await calendar.connection.execute("update kagzi.workflow_runs set timezone = 'Mars/Olympus'")
+    with pytest.raises(Refused, match=r"nightly.*Mars/Olympus"):
+        await calendar.preview(schedule_id="nightly")
+
+
+async def test_a_broken_schedule_that_makes_up_for_nothing_skips_what_it_missed(calendar: Calendar) -> None:
+    await calendar.create(max_catchup=0)
+    await calendar.connection.execute("update kagzi.workflow_runs set timezone = 'Mars/Olympus'")
+    await calendar.go(minutes=61)
+    await calendar.connection.execute("update kagzi.workflow_runs set timezone = 'UTC' where status = 'SCHEDULED'")
+    await calendar.go(hours=1)
+    assert await calendar.slots() == ["14:00:00"]
+
+
+async def test_a_batch_of_locked_schedules_keeps_nobody_behind_it(calendar: Calendar) -> None:
+    made = [await calendar.create(name) for name in ("a", "b", "c")]
+    calendar.firing._batch = 2
+    await calendar.skip(hours=1)
+    async with calendar.held(made[0].template_run_id), calendar.held(made[1].template_run_id):
+        await asyncio.wait_for(calendar.firing.fire_due(), 60)
+        assert [await calendar.slots(name) for name in ("a", "b", "c")] == [[], [], ["13:00:00"]]
+    await calendar.fire()
+    assert [await calendar.slots(name) for name in ("a", "b")] == [["13:00:00"], ["13:00:00"]]
+
+
 async def test_a_broken_schedule_is_mended_by_an_update(calendar: Calendar) -> None:
     await calendar.create()
     await calendar.connection.execute("update kagzi.workflow_runs set timezone = 'Mars/Olympus'")
@@ -294,6 +323,21 @@ async def test_a_run_that_cannot_be_stored_marks_its_schedule_alone(calendar: Ca
     assert "RaiseError" in (await calendar.get("b")).error
 
 
+async def _tried(calendar: Calendar) -> list[Sequence[str]]:
+    """Fires what is due; answers which templates were tried together."""
+    tried: list[Sequence[str]] = []
+    fire = calendar.firing._fire
+
+    async def noted(namespace: str, template_ids: Sequence[str]) -> int:
+        tried.append(template_ids)
+        return await fire(namespace, template_ids)
+
+    calendar.firing._fire = noted  # type: ignore[method-assign]
+    await asyncio.wait_for(calendar.firing.fire_due(), 60)
+    calendar.firing._fire = fire  # type: ignore[method-assign]
+    return tried
+
+
 async def test_an_open_transaction_over_the_id_of_a_slot_delays_that_slot_alone(calendar: Calendar) -> None:
     await calendar.create()
     await calendar.create("other")
@@ -304,7 +348,14 @@ async def test_an_open_transaction_over_the_id_of_a_slot_delays_that_slot_alone(
     await stranger.execute("select kagzi.start_workflow('order', external_id => 'nightly@2026-06-01T13:00:00Z')")
     await asyncio.wait_for(calendar.firing.fire_due(), 10)
     assert (await calendar.slots(), await calendar.slots("other")) == ([], ["13:00:00"])
+    # It is not waited for again together with others.
+    await calendar.skip(hours=1)
+    tried = await _tried(calendar)
+    assert await calendar.slots("other") == ["13:00:00", "14:00:00"]
+    assert {len(several) for several in tried} == {1}
     await transaction.rollback()
     await stranger.close()
-    await calendar.fire()
-    assert await calendar.slots() == ["13:00:00"]
+    async with asyncio.timeout(60):
+        while len(await calendar.slots()) < 2:  # noqa: ASYNC110 - the loop itself says how long it rests
+            await asyncio.sleep(await calendar.firing.fire_due())
+    assert await calendar.slots() == ["13:00:00", "14:00:00"]

@@ -5,7 +5,9 @@ marked and never stops the others. Whether something is due is asked of the data
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import structlog
 
@@ -32,6 +34,19 @@ _LONGEST = 0.5
 _PATIENCE = 2.0
 # How many of the newest go before the rest of a long queue.
 _FRESH = 20
+# A schedule that somebody's open transaction keeps from firing costs the others the time it is waited for: it is tried
+# again alone, after this, then less and less often.
+_HELD = 0.25
+_HELD_LONGEST = 5.0
+
+
+@dataclass(slots=True)
+class _Wait:
+    """How long a held schedule is left alone, and until when."""
+
+    namespace: str
+    pause: float
+    until: float
 
 
 class Firing(Loop):
@@ -51,6 +66,8 @@ class Firing(Loop):
         self._wakeup = Wakeup()
         # Looks in a row that found something due and could not get it.
         self._missed = 0
+        # Schedules that somebody's open transaction kept from firing, by template.
+        self._held: dict[str, _Wait] = {}
         notifier.subscribe(Kind.CLOCK, lambda _key: self.look())
 
     def look(self) -> None:
@@ -69,15 +86,22 @@ class Firing(Loop):
     async def fire_due(self) -> float:
         """Fires everything that is due; answers how long to wait for what comes next."""
         backlog = False
+        # A whole batch of which nothing moved is locked, and stands before others that are not.
+        locked: set[str] = set()
         while True:
+            later = locked.union(self._held)
             if backlog:
                 # Those that became due meanwhile do not wait for all that were due before them.
-                await self._fire_found(await self._database.read(lambda c: firing.newest(c, _FRESH), _PATIENCE))
-            due = await self._database.read(lambda c: firing.due(c, self._batch), _PATIENCE)
+                await self._fire_found(await self._database.read(lambda c: firing.newest(c, _FRESH, later), _PATIENCE))  # noqa: B023 - awaited here
+            due = await self._database.read(lambda c: firing.due(c, self._batch, later), _PATIENCE)  # noqa: B023
             moved = await self._fire_found(due)
-            backlog = moved > 0 and sum(map(len, due.values())) == self._batch
-            if backlog:
+            full = sum(map(len, due.values())) == self._batch
+            if full and not moved:
+                locked.update(template_id for template_ids in due.values() for template_id in template_ids)
+            backlog = full and moved > 0
+            if full:
                 continue
+            moved += await self._fire_held()
             coming = await self._database.read(firing.upcoming, _PATIENCE)
             self.clock.observe(coming.now)
             if not coming.due:
@@ -87,6 +111,21 @@ class Firing(Loop):
                 # Another server fires it, or somebody holds what it needs.
                 self._missed += 1
                 return self._nap(coming, min(_SOON * 2.0**self._missed, _LONGEST))
+
+    async def _fire_held(self) -> int:
+        """Tries again, each alone, what was held some time ago; answers how many moved on."""
+        moved = 0
+        for template_id, wait in list(self._held.items()):
+            if time.monotonic() >= wait.until:
+                moved += await self._fire(wait.namespace, [template_id])
+                if self._held[template_id] is wait:
+                    del self._held[template_id]
+        return moved
+
+    def _leave(self, namespace: str, template_id: str) -> None:
+        before = self._held.get(template_id)
+        pause = _HELD if before is None else min(2 * before.pause, _HELD_LONGEST)
+        self._held[template_id] = _Wait(namespace, pause, time.monotonic() + pause)
 
     async def _fire_found(self, found: Mapping[str, Sequence[str]]) -> int:
         """Fires schedules of several namespaces; answers how many moved on."""
@@ -111,6 +150,7 @@ class Firing(Loop):
                 # One of them is to blame: each stands alone.
                 return sum([await self._fire(namespace, [template_id]) for template_id in template_ids])
             if isinstance(error, Held):
+                self._leave(namespace, template_ids[0])
                 return 0
             log.exception("schedule_not_fired", namespace=namespace, template=template_ids[0])
             reason = f"its run cannot be stored ({type(error).__name__}): look for schedule_not_fired in the log"

@@ -70,7 +70,9 @@ def plan(template: Template, now: datetime, room: int) -> Plan:
     """
     assert template.slot is not None, "a schedule that is due has a slot"
     assert template.available_at is not None, "a schedule that is due has a time"
-    due, following = _due(template, template.slot, template.available_at, now)
+    # One that could not fire was put off, and is as late as its slot is.
+    at = template.available_at if template.error is None else fires_at(template, template.slot)
+    due, following = _due(template, template.slot, at, now)
     if template.run_limit is not None:
         left = max(0, template.run_limit - template.fired)
         due = due[len(due) - min(len(due), left) :]

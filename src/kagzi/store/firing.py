@@ -6,7 +6,7 @@ each slot is fired by one. Which slots are due is decided by the caller's planne
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -84,14 +84,14 @@ async def upcoming(connection: Connection) -> Upcoming:
     return Upcoming(row["now"], row["due"], row["at"])
 
 
-async def due(connection: Connection, batch: int) -> dict[str, list[str]]:
-    """Templates that are due, by namespace, the oldest first."""
-    return _by_namespace(await _due.fetch(connection, batch=batch))
+async def due(connection: Connection, batch: int, later: Collection[str] = ()) -> dict[str, list[str]]:
+    """Templates that are due, by namespace, the oldest first; those of `later` are left out."""
+    return _by_namespace(await _due.fetch(connection, batch=batch, later=list(later)))
 
 
-async def newest(connection: Connection, batch: int) -> dict[str, list[str]]:
-    """Templates that became due last, by namespace."""
-    return _by_namespace(await _newest.fetch(connection, batch=batch))
+async def newest(connection: Connection, batch: int, later: Collection[str] = ()) -> dict[str, list[str]]:
+    """Templates that became due last, by namespace; those of `later` are left out."""
+    return _by_namespace(await _newest.fetch(connection, batch=batch, later=list(later)))
 
 
 def _by_namespace(rows: Iterable[Record]) -> dict[str, list[str]]:

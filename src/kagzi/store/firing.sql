@@ -14,19 +14,19 @@ select kagzi.now() as now, exists (
     limit 1) as at;
 
 -- name: due
--- Schedules that are due, wherever they are, the oldest first. Locks nothing.
+-- Schedules that are due, wherever they are, the oldest first, but for those that are left for later. Locks nothing.
 select t.namespace, t.run_id
 from kagzi.workflow_runs t
-where t.status = 'SCHEDULED' and t.available_at <= kagzi.now()
+where t.status = 'SCHEDULED' and t.available_at <= kagzi.now() and t.run_id <> all (:later::uuid[])
   and exists (select 1 from kagzi.namespaces n where n.namespace = t.namespace and n.enabled)
 order by t.available_at
 limit :batch;
 
 -- name: newest
--- Schedules that became due last, wherever they are. Locks nothing.
+-- Schedules that became due last, wherever they are, but for those that are left for later. Locks nothing.
 select t.namespace, t.run_id
 from kagzi.workflow_runs t
-where t.status = 'SCHEDULED' and t.available_at <= kagzi.now()
+where t.status = 'SCHEDULED' and t.available_at <= kagzi.now() and t.run_id <> all (:later::uuid[])
   and exists (select 1 from kagzi.namespaces n where n.namespace = t.namespace and n.enabled)
 order by t.available_at desc
 limit :batch;

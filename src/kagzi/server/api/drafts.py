@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from zoneinfo import ZoneInfoNotFoundError
 
 from kagzi.protocol.v1 import schedule_pb2 as pb
 from kagzi.server import planner
@@ -156,7 +157,7 @@ def readable(template: Template, look: Callable[[], Any]) -> Any:
     """What `look` answers of the schedule's slots; refused when they cannot be read any more."""
     try:
         return look()
-    except TimetableError as error:
+    except (TimetableError, ZoneInfoNotFoundError) as error:
         message = f"schedule {template.schedule_id!r} cannot fire: {error}. Update it"
         raise precondition(message, template.schedule_id) from None
 

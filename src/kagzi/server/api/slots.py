@@ -128,7 +128,7 @@ class Slots(WorkflowScheduleServiceServicer):
         template, now = await self._database.read(read)
         begin = now if after is None else after
         fires = drafts.readable(template, lambda: list(islice(planner.slots(template, begin), request.count or 10)))
-        zone = ZoneInfo(template.timezone)
+        zone = drafts.readable(template, lambda: ZoneInfo(template.timezone))
         return pb.PreviewScheduleResponse(
             fires=[
                 pb.PreviewScheduleResponse.Fire(
