@@ -211,7 +211,7 @@ async def test_a_database_that_is_away_for_longer_than_a_lease_costs_nothing(
     def failures() -> int:
         return sum("heartbeat failed" in record.getMessage() for record in caplog.records)
 
-    with ServerProcess(postgres.url, lease=0.9) as server:
+    with ServerProcess(postgres.url, lease=3) as server:
         async with Caller(server.address, postgres.url) as caller, Worker(server.address, workflows=[count]):
             run_id = await caller.start(count, b"40")
             await effects(10)
