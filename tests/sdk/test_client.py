@@ -46,6 +46,7 @@ from tests.sdk.serving import (
     waits_for,
     working,
 )
+from tests.survival.load import until_async
 
 
 @dataclass(frozen=True)
@@ -316,6 +317,11 @@ async def test_the_published_state_is_read(client: Client, hand: Hand) -> None:
 
 async def test_a_signal_wakes_the_run_that_waits_for_it(client: Client, hand: Hand) -> None:
     handle = await client.start("waits")
+
+    async def sleeps() -> bool:
+        return (await handle.describe()).status == "SLEEPING"
+
+    await until_async(sleeps)
     await handle.signal("other", 1)
     hand.plays["waits"] = lambda run: [completed([fact.signal.payload.data.decode() for fact in run.facts])]
     await handle.signal("go", Order("4711", 5))
