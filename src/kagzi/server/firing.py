@@ -5,8 +5,9 @@ marked and never stops the others. Whether something is due is asked of the data
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -32,7 +33,7 @@ _PAST = 0.0005
 _SOON = 0.005
 _LONGEST = 0.5
 _PATIENCE = 2.0
-# How many of the newest go before the rest of a long queue.
+# How many of the newest are fired at once beside a long queue.
 _FRESH = 20
 # A schedule that somebody's open transaction keeps from firing costs the others the time it is waited for: it is tried
 # again alone, after this, then less and less often.
@@ -85,20 +86,15 @@ class Firing(Loop):
 
     async def fire_due(self) -> float:
         """Fires everything that is due; answers how long to wait for what comes next."""
-        backlog = False
         # A whole batch of which nothing moved is locked, and stands before others that are not.
         locked: set[str] = set()
         while True:
             later = locked.union(self._held)
-            if backlog:
-                # Those that became due meanwhile do not wait for all that were due before them.
-                await self._fire_found(await self._database.read(lambda c: firing.newest(c, _FRESH, later), _PATIENCE))  # noqa: B023 - awaited here
-            due = await self._database.read(lambda c: firing.due(c, self._batch, later), _PATIENCE)  # noqa: B023
-            moved = await self._fire_found(due)
+            due = await self._due(later)
             full = sum(map(len, due.values())) == self._batch
+            moved = await (self._fire_beside(due, later) if full else self._fire_found(due))
             if full and not moved:
                 locked.update(template_id for template_ids in due.values() for template_id in template_ids)
-            backlog = full and moved > 0
             if full:
                 continue
             moved += await self._fire_held()
@@ -111,6 +107,27 @@ class Firing(Loop):
                 # Another server fires it, or somebody holds what it needs.
                 self._missed += 1
                 return self._nap(coming, min(_SOON * 2.0**self._missed, _LONGEST))
+
+    async def _due(self, later: Collection[str]) -> dict[str, list[str]]:
+        return await self._database.read(lambda c: firing.due(c, self._batch, later), _PATIENCE)
+
+    async def _newest(self, later: Collection[str]) -> dict[str, list[str]]:
+        return await self._database.read(lambda c: firing.newest(c, _FRESH, later), _PATIENCE)
+
+    async def _fire_beside(self, due: Mapping[str, Sequence[str]], later: Collection[str]) -> int:
+        """Fires a whole batch, which takes a while: those that become due meanwhile are fired beside it, and wait
+        neither for it nor for all that were due before them. Answers how many of the batch moved on.
+        """
+        batch = asyncio.create_task(self._fire_found(due))
+        left = set(later).union(*due.values())
+        try:
+            while not batch.done():
+                if not await self._fire_found(await self._newest(left.union(self._held))):
+                    await asyncio.wait({batch}, timeout=_SOON)
+        except BaseException:
+            batch.cancel()
+            raise
+        return await batch
 
     async def _fire_held(self) -> int:
         """Tries again, each alone, what was held some time ago; answers how many moved on."""
