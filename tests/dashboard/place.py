@@ -46,9 +46,9 @@ class Place:
         self._thread.join()
         self._loop.close()
 
-    def space(self) -> Space:
-        """A namespace that nobody else uses."""
-        made = Space(self, f"space-{uuid.uuid4().hex[:8]}")
+    def space(self, further: str = "") -> Space:
+        """A namespace that nobody else uses, whose name ends as said."""
+        made = Space(self, f"space-{uuid.uuid4().hex[:8]}{further}")
         self._spaces.append(made)
         return made
 
