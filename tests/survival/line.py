@@ -13,7 +13,11 @@ import grpc
 from google.protobuf.message import Message
 
 from kagzi.protocol.v1 import worker_pb2 as pb
+from kagzi.protocol.v1.common_pb2 import FUNCTION, SIGNAL, Payload
 from kagzi.protocol.v1.worker_pb2_grpc import WorkerServiceStub
+
+# What these workers serve.
+TYPE = "by-hand"
 
 
 class Line:
@@ -134,3 +138,39 @@ class Line:
 def held(delivery: pb.Delivery) -> pb.Held:
     """The run and its token."""
     return pb.Held(run_id=delivery.run_id, claim_token=delivery.claim_token)
+
+
+def result(name: str, position: int) -> pb.StepCompleted:
+    """The result of a step, which is 1."""
+    return pb.StepCompleted(
+        step_id=name,
+        attempt_id=str(uuid.uuid4()),
+        kind=FUNCTION,
+        attempt_number=1,
+        position=position,
+        completed_seq=position,
+        output=Payload(data=b"1"),
+    )
+
+
+def awaiting(name: str, position: int) -> pb.StepStarted:
+    """The wait for a signal."""
+    return pb.StepStarted(
+        step_id=name, attempt_id=str(uuid.uuid4()), attempt_number=1, kind=SIGNAL, position=position, target=name
+    )
+
+
+def completed() -> pb.Complete:
+    """The end of a run."""
+    return pb.Complete(output=Payload(data=b"1"), operation_id=str(uuid.uuid4()))
+
+
+async def suspend(line: Line, run: pb.Held, *, kept: bool = True) -> pb.Held:
+    """Records a step and suspends the run until the signal "go"."""
+    await line.send(run, "step_completed", result("one", 1))
+    await line.send(run, "step_started", awaiting("go", 2))
+    suspension = pb.Suspend(step_ids=["go"], operation_id=str(uuid.uuid4()), kept=kept)
+    answer = await line.answer(await line.send(run, "suspend", suspension))
+    assert answer is not None
+    assert not answer.HasField("refused")
+    return run

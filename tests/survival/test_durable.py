@@ -11,7 +11,6 @@ import pytest
 
 from kagzi import Client, Context, Worker, step, workflow
 from kagzi.server.app import Server
-from tests.sdk.serving import serving
 from tests.survival.load import until
 from tests.survival.record import rows
 from tests.survival.relay import Relay
@@ -45,12 +44,6 @@ async def one_step(ctx: Context, seconds: float) -> str:
 @workflow
 async def bystander(ctx: Context) -> str:
     return await ctx.step("here", quick, "here")
-
-
-@pytest.fixture
-async def server(database_url: str) -> AsyncIterator[Server]:
-    async with serving(database_url) as server:
-        yield server
 
 
 @pytest.fixture

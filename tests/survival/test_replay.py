@@ -12,7 +12,6 @@ import pytest
 
 from kagzi import Client, Context, Handle, RunCancelled, Worker, Workflow, step, workflow
 from kagzi.server.app import Server
-from tests.sdk.serving import serving
 from tests.survival.load import until
 from tests.survival.record import rows
 from tests.survival.relay import Relay
@@ -130,12 +129,6 @@ WORKFLOWS: list[Workflow[Any, Any]] = [
     publishing,
     tidy,
 ]
-
-
-@pytest.fixture
-async def server(database_url: str) -> AsyncIterator[Server]:
-    async with serving(database_url) as server:
-        yield server
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ said by the claim.
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator
 from datetime import timedelta
 
 import grpc
@@ -14,53 +13,11 @@ import pytest
 
 from kagzi import Client, Handle
 from kagzi.protocol.v1 import worker_pb2 as pb
-from kagzi.protocol.v1.common_pb2 import FUNCTION, SIGNAL, Payload
 from kagzi.protocol.v1.worker_pb2_grpc import WorkerServiceStub
 from kagzi.sdk import calls
 from kagzi.server.app import Server
 from kagzi.store import claims
-from tests.sdk.serving import serving
-from tests.survival.line import Line, held
-
-TYPE = "by-hand"
-
-
-@pytest.fixture
-async def server(database_url: str) -> AsyncIterator[Server]:
-    async with serving(database_url) as server:
-        yield server
-
-
-@pytest.fixture
-async def client(server: Server) -> AsyncIterator[Client]:
-    async with Client(server.address) as client:
-        yield client
-
-
-def result(name: str, position: int) -> pb.StepCompleted:
-    return pb.StepCompleted(
-        step_id=name,
-        attempt_id=str(uuid.uuid4()),
-        kind=FUNCTION,
-        attempt_number=1,
-        position=position,
-        completed_seq=position,
-        output=Payload(data=b"1"),
-    )
-
-
-async def suspend(line: Line, run: pb.Held, *, kept: bool = True) -> pb.Held:
-    """Records a step and suspends the run until the signal "go"."""
-    wait = pb.StepStarted(
-        step_id="go", attempt_id=str(uuid.uuid4()), attempt_number=1, kind=SIGNAL, position=2, target="go"
-    )
-    await line.send(run, "step_completed", result("one", 1))
-    await line.send(run, "step_started", wait)
-    suspension = pb.Suspend(step_ids=["go"], operation_id=str(uuid.uuid4()), kept=kept)
-    answer = await line.answer(await line.send(run, "suspend", suspension))
-    assert answer is not None
-    assert not answer.HasField("refused")
-    return run
+from tests.survival.line import TYPE, Line, completed, held, result, suspend
 
 
 async def suspended(line: Line, client: Client, *, kept: bool = True) -> tuple[Handle[object], pb.Held]:
@@ -85,7 +42,7 @@ async def test_a_kept_run_comes_back_without_its_history_and_with_the_facts_sinc
     assert again.claim_token != run.claim_token
 
 
-async def test_a_run_that_is_not_kept_or_was_evicted_comes_back_with_its_history(
+async def test_a_run_that_is_not_kept_or_was_evicted_comes_back_with_its_history_and_the_facts_since(
     server: Server, client: Client
 ) -> None:
     async with Line(server.address, TYPE) as line:
@@ -99,9 +56,9 @@ async def test_a_run_that_is_not_kept_or_was_evicted_comes_back_with_its_history
             again = await line.delivery(count + 1)
             assert (again.resident, again.last_token) == (False, run.claim_token)
             assert [step.step_id for step in again.history] == ["one", "go"]
+            assert [fact.signal.name for fact in again.facts] == ["go"]
             assert again.input.data == b"7"
-            completed = pb.Complete(operation_id=str(uuid.uuid4()))
-            await line.answer(await line.send(held(again), "complete", completed))
+            await line.answer(await line.send(held(again), "complete", completed()))
 
 
 async def test_an_eviction_of_an_earlier_suspension_says_nothing_of_a_later_one(server: Server, client: Client) -> None:

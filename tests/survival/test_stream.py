@@ -6,45 +6,26 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from kagzi import Client
 from kagzi.protocol.v1 import worker_pb2 as pb
-from kagzi.protocol.v1.common_pb2 import FUNCTION, SIGNAL, ErrorDetail, Payload
+from kagzi.protocol.v1.common_pb2 import ErrorDetail
 from kagzi.sdk import calls
 from kagzi.server import app
 from kagzi.server.api import stream
 from kagzi.server.app import Server
-from tests.sdk.serving import serving, until
-from tests.survival.line import Line, held
+from tests.sdk.serving import until
+from tests.survival.line import TYPE, Line, awaiting, completed, held
 from tests.survival.record import rows
-
-TYPE = "by-hand"
-
-
-@pytest.fixture
-async def server(database_url: str) -> AsyncIterator[Server]:
-    async with serving(database_url) as server:
-        yield server
-
-
-@pytest.fixture
-async def client(server: Server) -> AsyncIterator[Client]:
-    async with Client(server.address) as client:
-        yield client
 
 
 async def run_of(url: str, run_id: str) -> tuple[Any, ...]:
     query = "select status, crashes, claim_token::text from kagzi.workflow_runs where run_id = $1"
     [run] = await rows(url, query, run_id)
     return run
-
-
-def completed() -> pb.Complete:
-    return pb.Complete(output=Payload(data=b"1"), operation_id=str(uuid.uuid4()))
 
 
 async def end(line: Line, run: pb.Held) -> None:
@@ -173,15 +154,7 @@ async def test_waits_are_answered_when_met_and_later_facts_are_told(server: Serv
         await line.write(credit=1)
         run = held(await line.delivery())
         for position, name in enumerate(("early", "late"), 1):
-            started = pb.StepStarted(
-                step_id=name,
-                attempt_id=str(uuid.uuid4()),
-                attempt_number=1,
-                position=position,
-                kind=SIGNAL,
-                target=name,
-            )
-            await line.send(run, "step_started", started)
+            await line.send(run, "step_started", awaiting(name, position))
         await handle.signal("early", 1)
         answer = await line.answer(await line.send(run, "wait", pb.Wait(step_ids=["early", "late"])))
         # Told with the answer, or before: the run is held here.
@@ -189,34 +162,6 @@ async def test_waits_are_answered_when_met_and_later_facts_are_told(server: Serv
         assert [fact.signal.name for fact in met] == ["early"]
         await handle.signal("late", 2)
         await line.until(lambda: "late" in [fact.signal.name for fact in line.facts])
-
-
-async def test_a_run_that_comes_back_brings_its_history_and_the_facts_since(server: Server, client: Client) -> None:
-    handle = await client.start(TYPE)
-    async with Line(server.address, TYPE) as line:
-        await line.write(credit=2)
-        run = held(await line.delivery())
-        step = pb.StepCompleted(
-            step_id="one",
-            attempt_id=str(uuid.uuid4()),
-            kind=FUNCTION,
-            attempt_number=1,
-            position=1,
-            completed_seq=1,
-            output=Payload(data=b"1"),
-        )
-        wait = pb.StepStarted(
-            step_id="go", attempt_id=str(uuid.uuid4()), attempt_number=1, kind=SIGNAL, position=2, target="go"
-        )
-        await line.send(run, "step_completed", step)
-        await line.send(run, "step_started", wait)
-        await line.answer(await line.send(run, "suspend", pb.Suspend(step_ids=["go"], operation_id=str(uuid.uuid4()))))
-        await handle.signal("go", 7)
-        again = await line.delivery(2)
-        assert not again.resident
-        assert again.last_token == run.claim_token
-        assert [recorded.step_id for recorded in again.history] == ["one", "go"]
-        assert [fact.signal.name for fact in again.facts] == ["go"]
 
 
 def test_only_what_writes_for_a_run_carries_a_token() -> None:
