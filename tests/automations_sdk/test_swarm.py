@@ -21,7 +21,7 @@ import pytest
 from kagzi import Client
 from tests.automations_sdk.visits import log_of, outside
 from tests.house.tree import ROOT
-from tests.survival.load import until
+from tests.survival.load import until, until_async
 from tests.survival.station import Station
 
 COUNT = int(os.environ.get("SWARM", "30"))
@@ -57,6 +57,7 @@ async def test_no_two_handlers_of_one_automation_overlap_whoever_is_killed(datab
         try:
             over_at = time.monotonic() + SECONDS
             while time.monotonic() < over_at:
+                # Work goes on meanwhile, for the next kill to fall into.
                 await asyncio.sleep(BETWEEN_KILLS)
                 if chance.random() < 0.4:
                     server.kill()
@@ -101,12 +102,12 @@ def overlaps(marks: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
 
 async def rested(client: Client) -> None:
     """Every automation has come to an end of something since the last kill: nothing is stuck."""
-    async with asyncio.timeout(60):
-        while True:
-            infos = [info async for info in client.automations.list()]
-            if len(infos) == COUNT and all(info.live_run is None or info.pending < 2 for info in infos):
-                return
-            await asyncio.sleep(0.2)
+
+    async def all_rest() -> bool:
+        infos = [info async for info in client.automations.list()]
+        return len(infos) == COUNT and all(info.live_run is None or info.pending < 2 for info in infos)
+
+    await until_async(all_rest)
 
 
 async def all_worked(address: str) -> None:

@@ -28,7 +28,7 @@ RECLAIM = 3 * (LEASE + 1)
 SLOTS = 50
 
 
-@pytest.mark.skipif(not WHOLE, reason="tests/survival/test_kills.py is the small one")
+@pytest.mark.skipif(not WHOLE, reason="at full size in make faults; tests/survival/test_kills.py is the small one")
 @pytest.mark.timeout(300)
 async def test_row_01_runs_of_killed_workers_complete_and_repeat_only_what_was_not_acknowledged(
     database_url: str, tmp_path: Path
@@ -50,6 +50,7 @@ async def test_row_01_runs_of_killed_workers_complete_and_repeat_only_what_was_n
 
             ends = asyncio.gather(*(go(number) for number in range(300)))
             while not ends.done():
+                # Not to wait for anything: every two seconds is what the row says.
                 await asyncio.sleep(2)
                 # On a slow machine new ones take longer to come than this, and somebody must be left.
                 await until(lambda: sum(worker.connected for worker in crew.workers) > 2, 100)

@@ -19,7 +19,9 @@ from tests.survival.test_outages import LEASE, survive
 RECONNECT = 3 * 3.0
 
 pytestmark = [
-    pytest.mark.skipif(not WHOLE, reason="tests/survival/test_outages.py has the small ones"),
+    pytest.mark.skipif(
+        not WHOLE, reason="at full size in make faults; tests/survival/test_outages.py has the small ones"
+    ),
     pytest.mark.timeout(400),
 ]
 
@@ -44,6 +46,7 @@ async def test_row_04_a_minute_without_a_database_loses_nothing_and_ends_no_work
 
         async def away() -> None:
             await asyncio.to_thread(postgres.stop, immediate=True)
+            # Not to wait for anything: a minute is what the row says.
             await asyncio.sleep(60)
             await asyncio.to_thread(postgres.start)
 

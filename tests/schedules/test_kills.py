@@ -23,7 +23,7 @@ from tests.conformance.servers import ServerProcess
 SECONDS = int(os.environ.get("SCHEDULES_SECS", "12"))
 KILL_EVERY = 7.0 if SECONDS >= 60 else 3.0
 SCHEDULES = 100
-SEED = 20260601
+SEED = int(os.environ.get("SURVIVAL_SEED", "20260601"))
 
 
 @pytest.mark.slow
