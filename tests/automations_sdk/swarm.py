@@ -1,5 +1,6 @@
 """Many automations that each leave marks outside: when a handler begins and when it ends, under the run's id. Run by
-workers that are killed; `SWARM` says how many there are, `OUTSIDE_URL` where the outside is.
+workers that are killed; `SWARM` says how many there are, `OUTSIDE_URL` where the outside is. Everything outside names
+the worker it came from, as far as that has a name.
 """
 
 from __future__ import annotations
@@ -20,23 +21,25 @@ from kagzi import (
     ProducerContext,
     mutation,
 )
+from kagzi.automations.mutation import Mutation
 from tests.automations_sdk.visits import visit
+from tests.survival import effects
 
 OUTSIDE = os.environ.get("OUTSIDE_URL", "")
 EVERY = os.environ.get("SWARM_EVERY", "2s")
+WORKER = os.environ.get(effects.WORKER, "")
 
 
 async def mark(ctx: Any, what: str) -> None:
     """Somebody is at work."""
-    await visit(
-        OUTSIDE, "POST", "/marks", {"of": ctx.automation, "handler": ctx.handler, "run": ctx.run_id, "what": what}
-    )
+    facts = {"of": ctx.automation, "handler": ctx.handler, "run": ctx.run_id, "what": what, "worker": WORKER}
+    await visit(OUTSIDE, "POST", "/marks", facts)
 
 
 @mutation
 async def append(of: str, event: str) -> int:
-    added = await visit(OUTSIDE, "POST", "/rows", {"key": kagzi.idempotency_key(), "of": of, "event": event})
-    number: int = added["number"]
+    facts = {"key": kagzi.idempotency_key(), "of": of, "event": event, "worker": WORKER}
+    number: int = (await visit(OUTSIDE, "POST", "/rows", facts))["number"]
     return number
 
 
@@ -46,7 +49,7 @@ async def _(key: str, of: str, event: str) -> Applied | Absent:
     return Applied(found[0]["number"]) if found else Absent()
 
 
-def swarming(name: str) -> Automation:
+def swarming(name: str, tool: Mutation[[str, str], int] = append) -> Automation:
     """A producer, a consumer that changes the outside, and one that follows it."""
     automation = Automation(name)
 
@@ -67,7 +70,7 @@ def swarming(name: str) -> Automation:
             return Prepared(reserve={"mail": [event.id for event in found]})
 
         async def mutate(self, ctx: MutateContext, prepared: Prepared) -> None:
-            await ctx.mutate(append, ctx.automation, prepared.reserve["mail"][0])
+            await ctx.mutate(tool, ctx.automation, prepared.reserve["mail"][0])
 
         async def next(self, ctx: NextContext, prepared: Prepared, outcome: Outcome) -> None:
             if prepared.reserved:

@@ -20,6 +20,7 @@ from typing import Any
 
 from kagzi.embedded import Embedded
 from tests.database import BOUNDS, room, temporary
+from tests.faults import vitals
 from tests.faults.campaign import wage
 from tests.faults.nemesis import Nemesis
 from tests.house.tree import ROOT
@@ -63,8 +64,9 @@ def faults(seed: int) -> int:
     slowest = max((one["slowest"] for one in seen.values()), default=0.0)
     outcomes = Counter(ended.values())
     say(
-        f"{outcomes['passed']} tests passed, {outcomes['failed']} failed; {total['runs']} runs, "
-        f"{total['faults']} faults injected, {total['violations']} violations, slowest recovery {slowest:.2f} s"
+        f"{outcomes['passed']} tests passed, {outcomes['failed']} failed, {outcomes['skipped']} skipped; "
+        f"{total['runs']} runs, {total['faults']} faults injected, {total['violations']} violations, "
+        f"slowest recovery {slowest:.2f} s"
     )
     return code
 
@@ -106,12 +108,15 @@ def soak(seed: int, minutes: float) -> int:
     """The nemesis for so long; answers the exit code."""
     told = time.monotonic()
 
-    def watch(nemesis: Nemesis) -> None:
+    async def watch(nemesis: Nemesis) -> None:
         nonlocal told
         if time.monotonic() - told > 60:
             told = time.monotonic()
             took, fault = max(nemesis.recoveries)
-            say(f"{nemesis.injected.total()} faults so far, slowest recovery {took:.1f} s ({fault})")
+            say(
+                f"{nemesis.injected.total()} faults so far, slowest recovery {took:.1f} s ({fault}); "
+                f"{await vitals.look(nemesis.estate)}"
+            )
 
     with temporary(room()) as data, tempfile.TemporaryDirectory() as directory, Embedded(data, settings=BOUNDS) as own:
         summary = asyncio.run(wage(own, Path(directory), seed, seconds=60 * minutes, watch=watch))

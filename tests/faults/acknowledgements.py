@@ -17,7 +17,9 @@ from tests.survival.checker import Told
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """`what` is "wish" (about to be asked for), "start", "signal", "result", or "surfaced" (an error came through)."""
+    """`what` is "wish" (about to be asked for), "start", "trigger" (of a schedule), "signal", "status" (of a run that
+    was asked to end), "publish", "result" (there is nothing more to ask for), or "surfaced" (an error came through).
+    """
 
     at: int
     client: str
@@ -56,16 +58,25 @@ def told(lines: Iterable[Line]) -> list[Told]:
     """What was acknowledged of each run, for the checker."""
     by_name: dict[str, Told] = {}
     for line in lines:
-        if line.what == "start":
+        if line.what == "trigger":
+            by_name.setdefault(line.name, Told(line.run_id, ""))
+        elif line.what == "start":
             # Whoever starts again by the same name, after a crash, was told of a run once more: of the same one.
             first = by_name.setdefault(line.name, Told(line.run_id, line.name))
             if first.run_id != line.run_id:
                 by_name[f"{line.name} again"] = Told(line.run_id, line.name)
+        elif line.what == "status":
+            by_name[line.name].statuses.append(line.result)
         elif line.what == "signal" and line.signal_id not in by_name[line.name].signals:
             by_name[line.name].signals.append(line.signal_id)
-        elif line.what == "result":
+        elif line.what == "result" and line.run_id:
             by_name[line.name].result = line.result
     return list(by_name.values())
+
+
+def published(lines: Iterable[Line]) -> list[tuple[str, str]]:
+    """The events that were acknowledged: automation and id."""
+    return [(line.result, line.name) for line in lines if line.what == "publish"]
 
 
 def unfinished(lines: Iterable[Line]) -> list[str]:

@@ -1,29 +1,29 @@
-"""A campaign: an estate at work, a nemesis for so many faults or so many seconds, and then the checker. What it found
-is a summary of figures; nothing is wrong when no violation is among them.
+"""A campaign: an estate at work, a nemesis for so many faults or so many seconds, and then those who judge. What they
+found is a summary of figures; nothing is wrong when no violation is among them.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
-
-import asyncpg
 
 from kagzi import Client
 from kagzi.embedded import Embedded
-from tests.conformance.contract import eventually
-from tests.faults import acknowledgements
+from tests.faults import acknowledgements, books, conduct, timetable
+from tests.faults.acknowledgements import Line
 from tests.faults.estate import LEASE, Estate
 from tests.faults.nemesis import Nemesis
+from tests.faults.person import Person
 from tests.survival import checker
-from tests.survival.program import tick
+from tests.survival.load import until_async
+from tests.survival.record import rows
 
 WORKERS = 3
 _FINISHES_WITHIN = 180.0
-_SCHEDULE = "ticks"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +36,16 @@ class Summary:
     injected: dict[str, int]
     violations: list[str]
     slowest: tuple[float, str]
+    reclaim: float
     repeats: int
     lost_leases: int
     surfaced: int
     slots: int
+    cancelled: int
+    # Of automations: events consumed, changes of the outside, and changes that a person had to answer for.
+    consumed: int
+    changes: int
+    answered: int
 
     @property
     def faults(self) -> int:
@@ -48,10 +54,12 @@ class Summary:
     def __str__(self) -> str:
         took, fault = self.slowest
         return (
-            f"seed {self.seed}, {self.seconds:.0f} s: {self.runs} runs, {self.slots} slots, {self.faults} faults "
+            f"seed {self.seed}, {self.seconds:.0f} s: {self.runs} runs, {self.slots} slots, {self.cancelled} runs "
+            f"cancelled, {self.consumed} events consumed, {self.changes} changes outside ({self.answered} answered for "
+            f"by a person), {self.faults} faults "
             f"injected ({', '.join(f'{name} {count}' for name, count in sorted(self.injected.items()))}), "
-            f"{len(self.violations)} violations, slowest recovery {took:.1f} s ({fault}), "
-            f"{self.repeats} steps again after a kill, {self.lost_leases} after a lost lease, "
+            f"{len(self.violations)} violations, slowest recovery {took:.1f} s ({fault}), slowest reclaim "
+            f"{self.reclaim:.1f} s, {self.repeats} steps again after a kill, {self.lost_leases} after a lost lease, "
             f"{self.surfaced} errors surfaced to clients"
         )
 
@@ -63,82 +71,90 @@ async def wage(
     *,
     faults: int | None = None,
     seconds: float | None = None,
-    watch: Callable[[Nemesis], None] = lambda _: None,
+    watch: Callable[[Nemesis], Awaitable[None]] | None = None,
 ) -> Summary:
-    """One campaign, of so many faults or for so long."""
+    """One campaign, of so many faults or for so long; `watch` sees it after each."""
     began = time.monotonic()
     async with Estate(postgres, directory, seed) as estate:
-        first = await _schedule(estate.stations[0].address)
-        await estate.open(WORKERS)
-        nemesis = Nemesis(estate)
-        while nemesis.injected.total() != faults and (seconds is None or time.monotonic() - began < seconds):
-            await nemesis.strike()
-            watch(nemesis)
-        violations = nemesis.violations + await estate.finish(_FINISHES_WITHIN)
-        violations += [f"{name} has died" for name, worker in estate.berths.items() if not worker.running]
-        slots = await _end_schedule(postgres.url, estate.stations[0].address)
-        lines = estate.acknowledged()
-        found = await checker.check(
-            postgres.url,
-            acknowledgements.told(lines),
-            estate.crew.entries(),
-            estate.crew.deaths,
-            estate.troubles,
-            LEASE,
-        )
-        violations += [f"{name} was never told of its end" for name in acknowledgements.unfinished(lines)]
-        violations += found.violations + _of_slots(first, slots)
-        return Summary(
-            seed=seed,
-            seconds=time.monotonic() - began,
-            runs=sum(line.what == "result" for line in lines) + len(slots),
-            injected=dict(nemesis.injected),
-            violations=violations,
-            slowest=max(nemesis.recoveries, default=(0.0, "none")),
-            repeats=len(found.repeats),
-            lost_leases=found.lost_leases,
-            surfaced=sum(line.what == "surfaced" for line in lines),
-            slots=len(slots),
-        )
+        # Past every wire, and all the servers one after the other: a person finds a way.
+        async with Client(",".join(station.address for station in estate.stations)) as client:
+            first = await timetable.begin(client)
+            await estate.staff(WORKERS)
+            await estate.open()
+            person = Person(client, estate.outside)
+            attending = asyncio.create_task(person.attend())
+            nemesis = Nemesis(estate)
+            while nemesis.injected.total() != faults and (seconds is None or time.monotonic() - began < seconds):
+                await nemesis.strike()
+                if watch is not None:
+                    await watch(nemesis)
+            violations = nemesis.violations + await estate.finish(_FINISHES_WITHIN)
+            violations += [f"{name} has died" for name, worker in estate.berths.items() if not worker.running]
+            await timetable.end(client)
+            violations += await _settle(postgres.url, client)
+            attending.cancel()
+            with suppress(asyncio.CancelledError):
+                await attending
+        return await _judge(estate, nemesis, person, violations, await timetable.slots(postgres.url, first), began)
 
 
-async def _schedule(address: str) -> datetime:
-    """A slot a second, from two seconds on."""
-    first = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=2)
-    async with Client(address) as client:
-        await client.schedules.create(_SCHEDULE, tick, every="1s", start_at=first, max_catchup=1_000)
-    return first
+async def _settle(url: str, client: Client) -> list[str]:
+    """Every event that was published so far is consumed, then automations rest, and no run is left under way. Answers
+    what did not come to that.
+    """
+    waiting = "select 1 from kagzi.deliveries where status in ('PENDING', 'RESERVED') and published_at <= $1 limit 1"
+    live = (
+        "select workflow_type, run_id, status, automation from kagzi.workflow_runs "
+        "where status in ('PENDING', 'RUNNING', 'SLEEPING')"
+    )
+    [(now,)] = await rows(url, "select now()")
 
+    async def consumed() -> bool:
+        return not await rows(url, waiting, now)
 
-async def _end_schedule(url: str, address: str) -> list[tuple[datetime, datetime]]:
-    """Slots with the time their run was made, once the schedule fires no more and every run of it has ended."""
-    async with Client(address) as client:
-        await client.schedules.handle(_SCHEDULE).pause()
-    connection = await asyncpg.connect(url)
+    async def ended() -> bool:
+        return not await rows(url, live)
+
     try:
-
-        async def live() -> int:
-            count: int = await connection.fetchval(
-                "select count(*) from kagzi.workflow_runs where status in ('PENDING', 'RUNNING', 'SLEEPING')"
-            )
-            return count
-
-        await eventually(live, lambda count: count == 0, within=_FINISHES_WITHIN)
-        rows = await connection.fetch(
-            "select scheduled_for, created_at from kagzi.workflow_runs where schedule_id is not null "
-            "and status not in ('SCHEDULED', 'PAUSED') order by 1"
-        )
-        return [tuple(row) for row in rows]
-    finally:
-        await connection.close()
+        await until_async(consumed, _FINISHES_WITHIN)
+        async for info in client.automations.list():
+            await client.automations.pause(info.name)
+        await until_async(ended, _FINISHES_WITHIN)
+    except TimeoutError:
+        left = await rows(url, waiting.replace("select 1", "select automation, consumer, event_id, status"), now)
+        return [f"still waiting: {one}" for one in (left + await rows(url, live))[:10]]
+    return []
 
 
-def _of_slots(first: datetime, slots: list[tuple[datetime, datetime]]) -> list[str]:
-    """Each second has exactly one run, and none came early."""
-    expected = [first + timedelta(seconds=number) for number in range(len(slots))]
-    found = [
-        f"a slot is missing or fired twice: {slot}, not {due}"
-        for (slot, _), due in zip(slots, expected, strict=True)
-        if slot != due
-    ]
-    return found[:3] + [f"the slot {slot} fired at {made}" for slot, made in slots if made < slot]
+async def _judge(
+    estate: Estate, nemesis: Nemesis, person: Person, violations: list[str], slots: timetable.Slots, began: float
+) -> Summary:
+    url, lines, entries = estate.postgres.url, estate.acknowledged(), estate.crew.entries()
+    found = await checker.check(url, acknowledgements.told(lines), entries, estate.crew.deaths, estate.troubles, LEASE)
+    seen = await conduct.watch(url, entries, estate.crew.deaths, estate.troubles, LEASE)
+    kept = estate.books()
+    violations += [f"{name} was never told of its end" for name in acknowledgements.unfinished(lines)]
+    violations += [*person.puzzled, *found.violations, *seen.violations, *slots.violations]
+    violations += await books.audit(url, kept, acknowledgements.published(lines), estate.troubles)
+    [(consumed,)] = await rows(url, "select count(*) from kagzi.deliveries where status = 'CONSUMED'")
+    return Summary(
+        seed=estate.seed,
+        seconds=time.monotonic() - began,
+        runs=_count(lines, "result") + slots.count,
+        injected=dict(nemesis.injected),
+        violations=violations,
+        slowest=max(nemesis.recoveries, default=(0.0, "none")),
+        reclaim=max(seen.reclaims, default=0.0),
+        repeats=len(found.repeats),
+        lost_leases=found.lost_leases,
+        surfaced=_count(lines, "surfaced"),
+        slots=slots.count,
+        cancelled=seen.cancelled,
+        consumed=consumed,
+        changes=len(kept.rows),
+        answered=person.answered,
+    )
+
+
+def _count(lines: list[Line], what: str) -> int:
+    return sum(line.what == what for line in lines)

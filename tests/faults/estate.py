@@ -1,6 +1,6 @@
 """Everything that can fail, as real processes on this machine: a database of its own, servers, workers and clients,
-with a wire between any two that speak to each other. It starts, kills, stops and replaces them, and knows nothing of
-what is right: the checker does.
+with a wire between any two that speak to each other, and an outside that automations change. It starts, kills, stops
+and replaces them, and knows nothing of what is right: those who judge do.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from typing import Self
 
 from kagzi.embedded import Embedded
 from kagzi.store import migrate
+from tests.automations_sdk.visits import log_of, outside
 from tests.faults import acknowledgements
 from tests.faults.acknowledgements import Line
+from tests.faults.books import Books
 from tests.faults.wire import Wire
 from tests.house.tree import ROOT
 from tests.survival.checker import Trouble
@@ -27,8 +29,9 @@ from tests.survival.load import until
 from tests.survival.station import Station
 
 LEASE = 6.0
+_PROGRAM = "tests.faults.program"
 _SLOTS = "8"
-# Journeys that a client has under way.
+# Errands that a client has under way.
 _LANES = "10"
 
 
@@ -41,7 +44,9 @@ class Estate:
         self.directory = directory
         self.stations: list[Station] = []
         self.wires: dict[str, Wire] = {}
-        self.crew = Crew("", directory, "--concurrency", _SLOTS)
+        self.crew = Crew("", directory, "--concurrency", _SLOTS, program=_PROGRAM)
+        # The address of the outside.
+        self.outside = ""
         # Who works behind which wires.
         self.berths: dict[str, WorkerProcess] = {}
         self.clients: dict[str, subprocess.Popen[bytes]] = {}
@@ -61,6 +66,7 @@ class Estate:
             self.stations.append(station)
         await asyncio.gather(*(asyncio.to_thread(station.start) for station in self.stations))
         self._stack.enter_context(self.crew)
+        self.outside, _ = self._stack.enter_context(outside(self.directory / "outside.jsonl"))
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -69,15 +75,20 @@ class Estate:
             client.wait()
         await self._stack.__aexit__(None, None, None)
 
-    async def open(self, workers: int) -> None:
-        """Workers and clients begin."""
+    async def staff(self, workers: int) -> None:
+        """Workers begin; returns when one of them has got to work."""
         for number in range(1, workers + 1):
             await self.hire(f"worker {number}")
+        await until(lambda: any(worker.connected for worker in self.berths.values()))
+
+    async def open(self) -> None:
+        """Clients begin."""
         for name in self._names:
             await self.call(name)
 
     async def hire(self, berth: str) -> None:
-        self.berths[berth] = self.crew.hire("--url", await self._servers(berth))
+        environment = {"OUTSIDE_URL": self.outside, "SWARM_EVERY": "1s"}
+        self.berths[berth] = self.crew.hire("--url", await self._servers(berth), **environment)
 
     async def call(self, name: str) -> None:
         """A client; one that was killed goes on with what it had set out for."""
@@ -106,6 +117,10 @@ class Estate:
 
     def acknowledged(self) -> list[Line]:
         return acknowledgements.read(self._log(name) for name in self._names)
+
+    def books(self) -> Books:
+        """What the outside has written down."""
+        return Books(log_of(self.outside, "row"), log_of(self.outside, "mark"))
 
     def progress(self) -> int:
         """Grows whenever a step or a client gets on."""

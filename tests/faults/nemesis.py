@@ -36,7 +36,7 @@ class Nemesis:
     """Does harm to an estate. `injected` counts by kind; `recoveries` are in seconds, with their faults."""
 
     def __init__(self, estate: Estate) -> None:
-        self._estate = estate
+        self.estate = estate
         self._chance = random.Random(estate.seed)
         self.injected: Counter[str] = Counter()
         self.recoveries: list[tuple[float, str]] = []
@@ -69,7 +69,7 @@ class Nemesis:
         await self._faults[name]()
         await self._mend()
         if not name.endswith(("worker", "client")):
-            self._estate.trouble(began)
+            self.estate.trouble(began)
         self.injected[name] += 1
         await self._goes_on(name)
 
@@ -79,9 +79,9 @@ class Nemesis:
         return self._chance.choice([name for name in self._faults if self.injected[name] == least])
 
     async def _goes_on(self, name: str) -> None:
-        before, healed = self._estate.progress(), time.monotonic()
+        before, healed = self.estate.progress(), time.monotonic()
         try:
-            await until(lambda: self._estate.progress() > before, _GOES_ON_WITHIN)
+            await until(lambda: self.estate.progress() > before, _GOES_ON_WITHIN)
         except TimeoutError:
             self.violations.append(f"nothing went on within {_GOES_ON_WITHIN:.0f} s of: {name}")
         self.recoveries.append((time.monotonic() - healed, name))
@@ -89,7 +89,7 @@ class Nemesis:
 
     async def _mend(self) -> None:
         """What a fault left broken is whole again; a server that died of its arms starts without them."""
-        estate = self._estate
+        estate = self.estate
         for wire in estate.wires.values():
             wire.heal()
         if not estate.postgres.running:
@@ -104,41 +104,41 @@ class Nemesis:
 
     async def _berth(self) -> str:
         """A worker that has got to work."""
-        await until(lambda: any(worker.connected for worker in self._estate.berths.values()), _GOES_ON_WITHIN)
-        return self._chance.choice([name for name, worker in self._estate.berths.items() if worker.connected])
+        await until(lambda: any(worker.connected for worker in self.estate.berths.values()), _GOES_ON_WITHIN)
+        return self._chance.choice([name for name, worker in self.estate.berths.items() if worker.connected])
 
     async def _kill_worker(self) -> None:
         berth = await self._berth()
-        self._estate.crew.kill(self._estate.berths[berth])
-        await self._estate.hire(berth)
+        self.estate.crew.kill(self.estate.berths[berth])
+        await self.estate.hire(berth)
 
     async def _stop_worker(self) -> None:
-        worker = self._estate.berths[await self._berth()]
+        worker = self.estate.berths[await self._berth()]
         began = time.monotonic_ns()
         worker.send(signal.SIGSTOP)
         await asyncio.sleep(self._chance.choice((1.0, LEASE + 2)))
         worker.send(signal.SIGCONT)
-        self._estate.trouble(began, worker.name)
+        self.estate.trouble(began, worker.name)
 
     async def _drain_worker(self) -> None:
         berth = await self._berth()
-        worker = self._estate.berths[berth]
+        worker = self.estate.berths[berth]
         worker.send(signal.SIGTERM)
         await until(lambda: not worker.running, _GOES_ON_WITHIN)
-        await self._estate.hire(berth)
+        await self.estate.hire(berth)
 
     async def _kill_server(self) -> None:
-        self._chance.choice(self._estate.stations).kill()
+        self._chance.choice(self.estate.stations).kill()
         await self._rest(0, 2)
 
     async def _stop_server(self) -> None:
-        station = self._chance.choice(self._estate.stations)
+        station = self._chance.choice(self.estate.stations)
         station.send(signal.SIGSTOP)
         await self._rest(0.5, 4)
         station.send(signal.SIGCONT)
 
     async def _arm_server(self) -> None:
-        station = self._chance.choice(self._estate.stations)
+        station = self._chance.choice(self.estate.stations)
         station.kill()
         station.arm(self._chance.choice(_ARMS).format(visit=self._chance.randint(1, 60)))
         # One that dies while it starts has met its fault.
@@ -148,18 +148,18 @@ class Nemesis:
         await self._rest(2, 4)
 
     async def _restart_database(self) -> None:
-        await asyncio.to_thread(self._estate.postgres.stop, immediate=True)
+        await asyncio.to_thread(self.estate.postgres.stop, immediate=True)
 
     async def _crash_database(self) -> None:
-        await asyncio.to_thread(self._estate.postgres.crash)
+        await asyncio.to_thread(self.estate.postgres.crash)
 
     async def _no_database(self) -> None:
-        await asyncio.to_thread(self._estate.postgres.stop, immediate=True)
+        await asyncio.to_thread(self.estate.postgres.stop, immediate=True)
         await self._rest(1, LEASE + 2)
 
     async def _kill_sessions(self) -> None:
         """Every session of the servers, those that listen included."""
-        connection = await asyncpg.connect(self._estate.postgres.url)
+        connection = await asyncpg.connect(self.estate.postgres.url)
         await connection.execute(
             "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() "
             "and pid <> pg_backend_pid()"
@@ -167,40 +167,40 @@ class Nemesis:
         await connection.close()
 
     async def _kill_client(self) -> None:
-        name = self._chance.choice(sorted(self._estate.clients))
-        self._estate.kill_client(name)
-        await self._estate.call(name)
+        name = self._chance.choice(sorted(self.estate.clients))
+        self.estate.kill_client(name)
+        await self.estate.call(name)
 
     def _wire(self) -> str:
-        return self._chance.choice(sorted(self._estate.wires))
+        return self._chance.choice(sorted(self.estate.wires))
 
     async def _cut(self) -> None:
-        self._estate.wires[self._wire()].cut()
+        self.estate.wires[self._wire()].cut()
 
     async def _black_hole(self) -> None:
-        self._estate.wires[self._wire()].black_hole()
+        self.estate.wires[self._wire()].black_hole()
         await self._rest(0.5, 4)
 
     async def _half_open(self) -> None:
-        self._estate.wires[self._wire()].half_open()
+        self.estate.wires[self._wire()].half_open()
         await self._rest(0.5, 4)
 
     async def _slow(self) -> None:
-        self._estate.wires[self._wire()].pace = self._chance.choice((4_000, 40_000))
+        self.estate.wires[self._wire()].pace = self._chance.choice((4_000, 40_000))
         await self._rest(1, 4)
 
     async def _late(self) -> None:
-        self._estate.wires[self._wire()].delay = self._chance.uniform(0.02, 0.3)
+        self.estate.wires[self._wire()].delay = self._chance.uniform(0.02, 0.3)
         await self._rest(1, 4)
 
     async def _refuse(self) -> None:
-        wire = self._estate.wires[self._wire()]
+        wire = self.estate.wires[self._wire()]
         wire.refuses = True
         wire.cut()
         await self._rest(0.5, 3)
 
     async def _lose_replies(self) -> None:
-        for name in sorted(self._estate.wires):
+        for name in sorted(self.estate.wires):
             if self._chance.random() < 0.5:
-                self._estate.wires[name].lose_reply()
+                self.estate.wires[name].lose_reply()
         await self._rest(0.5, 1.5)

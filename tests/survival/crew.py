@@ -24,7 +24,7 @@ _CONNECTED = "connected to"
 
 
 class WorkerProcess:
-    """`kagzi worker` on the program of these tests."""
+    """`kagzi worker` on a program."""
 
     def __init__(self, name: str, command: list[str], environment: dict[str, str], log: Path) -> None:
         self.name = name
@@ -56,12 +56,12 @@ class WorkerProcess:
 class Crew:
     """The workers of one test. `deaths` says between which two moments each killed one died."""
 
-    def __init__(self, address: str, directory: Path, *options: str) -> None:
+    def __init__(self, address: str, directory: Path, *options: str, program: str = PROGRAM) -> None:
         self.effects = directory / "effects.jsonl"
         self.deaths: dict[str, tuple[int, int]] = {}
         self.workers: list[WorkerProcess] = []
         self._directory = directory
-        self._command = [sys.executable, "-c", "from kagzi.cli import main; main()", "worker", PROGRAM]
+        self._command = [sys.executable, "-c", "from kagzi.cli import main; main()", "worker", program]
         self._options = ["--url", address, *options]
         self._numbers = itertools.count(1)
 
