@@ -6,6 +6,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+import asyncpg
 import pytest
 import pytest_asyncio
 
@@ -103,6 +104,10 @@ async def test_no_run_can_have_one_as_its_parent_or_take_its_id(calendar: Calend
         answer = await calendar.ask(operations.start(run_id=template))
         assert isinstance(answer, ErrorDetail)
         assert answer.code == ErrorDetail.CONFLICT
+        with pytest.raises(asyncpg.NoDataFoundError, match=f"there is no run {template} to be the parent"):
+            await calendar.connection.execute(
+                "select kagzi.start_workflow('child', namespace => $1, parent_run_id => $2)", NAMESPACE, template
+            )
     assert await calendar.contents() == before
 
 

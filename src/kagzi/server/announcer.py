@@ -64,7 +64,7 @@ class Announcer:
         self._alarm.append(listener)
 
     def on_started(self, listener: Callable[[str, Sequence[str]], None]) -> None:
-        """`listener` hears of runs that schedules have started, by their types."""
+        """`listener` hears of runs that exist since a moment ago, by their types."""
         self._started.append(listener)
 
     def on_claimed(self, listener: Callable[[str, Sequence[tuple[str, float]]], None]) -> None:

@@ -1,5 +1,6 @@
 """What this server did, counted by minute and put into the database every few seconds, for charts. Counting is memory
-and never waits; what was not put when a server is killed is missing in the charts and nowhere else.
+and never waits; what was not put when a server is killed is missing in the charts and nowhere else. A run is counted
+by the server whose transaction made it; one that was started by SQL by whichever server finds that first.
 """
 
 from __future__ import annotations
@@ -8,13 +9,13 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import structlog
 
-from kagzi.protocol.v1.common_pb2 import RUNNING, ErrorDetail
-from kagzi.protocol.v1.workflow_pb2 import StartWorkflowResponse
+from kagzi.protocol.v1.common_pb2 import ErrorDetail
 from kagzi.server.lifecycle import Loop
-from kagzi.store import stats
+from kagzi.store import outside, stats
 from kagzi.store.database import Database
 from kagzi.store.errors import Unreachable
 from kagzi.store.operation import Ended, Kind, Operation
@@ -26,6 +27,8 @@ log = structlog.get_logger(__name__)
 _Counted = defaultdict[str, defaultdict[str, Tally]]
 
 _EVERY_SECS = 5.0
+# Namespaces, and starts in one of them, that are taken at a time; what is left is taken the next.
+_MOST = 1_000
 _COUNTS = {"COMPLETED": "completed", "FAILED": "failed", "CANCELLED": "cancelled"}
 
 
@@ -58,12 +61,6 @@ class Tallies(Loop):
                 by_type[""].steps_completed += 1
             elif operation.kind in (Kind.FAIL_STEP, Kind.FAIL_STEP_AND_GIVE_BACK):
                 by_type[""].steps_failed += 1
-            elif isinstance(answer, StartWorkflowResponse) and not answer.already_exists:
-                tally = by_type[operation.body.workflow_type]
-                tally.started += 1
-                if answer.status == RUNNING:
-                    # Stored as already claimed.
-                    tally.picked_up(0)
 
     def claimed(self, namespace: str, waited: Sequence[tuple[str, float]]) -> None:
         """Runs were claimed, which had been due for so many milliseconds."""
@@ -82,7 +79,7 @@ class Tallies(Loop):
         return made
 
     def started(self, namespace: str, types: Sequence[str]) -> None:
-        """Schedules have started runs of these types."""
+        """Runs of these types exist from now on."""
         self._changed.add(namespace)
         for workflow_type in types:
             self._now[namespace][workflow_type].started += 1
@@ -101,7 +98,17 @@ class Tallies(Loop):
     async def run(self) -> None:
         while not self.stopping.is_set():
             await self._nap()
+            await self.look_outside()
             await self._put()
+
+    async def look_outside(self) -> None:
+        """Counts the runs that were started by SQL, which no server has counted."""
+        try:
+            for namespace in await self._database.read(lambda c: outside.namespaces(c, most=_MOST), patience=1.0):
+                types = await self._database.transact(partial(outside.take, namespace=namespace, most=_MOST), 1.0)
+                self.started(namespace, types)
+        except Unreachable:
+            log.warning("tallies_wait_for_database")
 
     async def stop(self, grace: float = 0.0) -> None:
         """Puts what is left."""

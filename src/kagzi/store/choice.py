@@ -80,6 +80,7 @@ async def begin(
         worker_ids=[taken[run_id].worker_id if run_id in taken else None for run_id in new],
     )
     begun = {str(row["run_id"]): row["now"] for row in stored}
+    outcome.started += [_type(new[run_id]) for run_id in begun]
     handed = [(run_id, new[run_id]) for run_id in begun if run_id in taken]
     looking = [(row["automation"], row["handler"], row["subscribes"]) for _, row in handed if row["kind"] == "CONSUMER"]
     pending = await peeks.glance(connection, namespace, looking)
@@ -87,6 +88,7 @@ async def begin(
         delivery = _delivery(run_id, row, taken[run_id], seeds[run_id], begun[run_id], lease)
         delivery.handler.pending.extend(pending.get((row["automation"], row["handler"]), ()))
         outcome.claimed.append(Claimed(taken[run_id], delivery))
+        outcome.waited.append((_type(row), 0.0))
     for run_id in begun.keys() - taken.keys():
         outcome.becomes_due(new[run_id]["task_queue"], None)
     return len(stored)
@@ -97,14 +99,18 @@ def _slot(row: Record, slots: Mapping[str, Slot]) -> Slot | None:
     slot = slots.get(row["automation"])
     if slot is None or row["continues_run_id"] is not None:
         return None
-    return slot if f"{row['automation']}.{row['handler']}" in slot.types else None
+    return slot if _type(row) in slot.types else None
+
+
+def _type(row: Record) -> str:
+    return f"{row['automation']}.{row['handler']}"
 
 
 def _delivery(run_id: str, row: Record, slot: Slot, seed: int, now: datetime, lease: timedelta) -> Delivery:
     return Delivery(
         run_id=run_id,
         claim_token=slot.token,
-        workflow_type=f"{row['automation']}.{row['handler']}",
+        workflow_type=_type(row),
         task_queue=row["task_queue"],
         now_us=rows.microseconds(now),
         lease_until_us=rows.microseconds(now + lease),

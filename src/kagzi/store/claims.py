@@ -153,6 +153,7 @@ async def _settle_poisoned(
             "FAILED",
             str(row["parent_run_id"]) if row["parent_run_id"] else None,
             error=_POISON_ERROR,
+            took=(row["workflow_type"], (row["now"] - row["created_at"]) / timedelta(milliseconds=1)),
             automation=row["automation"],
             fault="POISONED",
             frees=str(row["frees"]) if row["frees"] else None,

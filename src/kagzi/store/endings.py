@@ -33,7 +33,7 @@ _children = _sql.bind("children", columns=("run_id",))
 _lock = _sql.bind("lock", columns=("run_id", "status", "detached"))
 _concerned = _sql.bind("concerned", columns=("run_id",))
 _release_external_id = _sql.bind("release_external_id")
-_continue = _sql.bind("continue_as_new", columns=("run_id", "task_queue"))
+_continue = _sql.bind("continue_as_new", columns=("run_id", "task_queue", "workflow_type"))
 _dedupe = _sql.bind("dedupe", columns=("dedupe_forever",))
 _status = _sql.bind("status", columns=("run_id", "status", "available_at"))
 
@@ -300,7 +300,9 @@ async def continue_as_new(
         )
         assert row is not None
         outcome.becomes_due(row["task_queue"], None)
-        outcome.ended.append(Ended(operation.run_id, "COMPLETED", None, continued_as=body.new_run_id))
+        outcome.started.append(row["workflow_type"])
+        took = (row["workflow_type"], done[0]["took_ms"])
+        outcome.ended.append(Ended(operation.run_id, "COMPLETED", None, continued_as=body.new_run_id, took=took))
         operation.answer = EndAnswer(status=rows.RUN_STATUS["COMPLETED"])
 
 

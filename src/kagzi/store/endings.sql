@@ -132,7 +132,7 @@ with stored as (
            r.schedule_id, r.scheduled_for, r.awaited
     from kagzi.workflow_runs r
     where r.namespace = :namespace and r.run_id = :run_id::uuid
-    returning run_id, task_queue
+    returning run_id, task_queue, workflow_type
 ), paid as (
     insert into kagzi.workflow_payloads (namespace, run_id, input, input_encoding)
     select :namespace, stored.run_id, :input::bytea, :input_encoding::text from stored
@@ -141,7 +141,7 @@ with stored as (
     set run_id = :new_run_id::uuid
     where s.namespace = :namespace and s.run_id = :run_id::uuid and s.received_by is null
 )
-select run_id, task_queue from stored;
+select run_id, task_queue, workflow_type from stored;
 
 -- name: dedupe
 -- Whether the run has its external id for ever.

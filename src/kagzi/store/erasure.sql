@@ -15,5 +15,6 @@ with gone_deliveries as (delete from kagzi.deliveries t where t.namespace = :nam
      gone_workers as (delete from kagzi.workers t where t.namespace = :namespace),
      gone_stats as (delete from kagzi.stats t where t.namespace = :namespace),
      gone_queue_depths as (delete from kagzi.queue_depths t where t.namespace = :namespace),
+     gone_outside_starts as (delete from kagzi.outside_starts t where t.namespace = :namespace),
      gone_api_keys as (delete from kagzi.api_keys t where t.namespace = :namespace)
 delete from kagzi.namespaces n where n.namespace = :namespace;

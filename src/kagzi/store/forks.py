@@ -38,7 +38,7 @@ _records = _sql.bind(
         "resolution_reason",
     ),
 )
-_store = _sql.bind("store", columns=("task_queue", "external_id"))
+_store = _sql.bind("store", columns=("task_queue", "workflow_type", "external_id"))
 _keep_steps = _sql.bind("keep_steps")
 _signals = _sql.bind("signals", columns=("signal_id", "received_by"))
 _keep_signals = _sql.bind("keep_signals")
@@ -255,4 +255,5 @@ async def _make(
             new_signal_ids=new_signal_ids,
         )
     outcome.becomes_due(stored["task_queue"], None)
+    outcome.started.append(stored["workflow_type"])
     return Forked("PENDING", stored["external_id"] is not None)

@@ -39,7 +39,7 @@ with stored as (
     from kagzi.workflow_runs r
     where r.namespace = :namespace and r.run_id = :run_id::uuid
     on conflict do nothing
-    returning run_id, task_queue, external_id
+    returning run_id, task_queue, workflow_type, external_id
 ), paid as (
     insert into kagzi.workflow_payloads (namespace, run_id, input, input_encoding)
     select :namespace, stored.run_id, case when :changed::boolean then :input::bytea else p.input end,
@@ -47,7 +47,7 @@ with stored as (
     from stored
     left join kagzi.workflow_payloads p on p.namespace = :namespace and p.run_id = :run_id::uuid
 )
-select task_queue, external_id from stored;
+select task_queue, workflow_type, external_id from stored;
 
 -- name: keep_steps
 -- Copies the kept part of a history into the new run. The caller has just stored that run.

@@ -176,7 +176,7 @@ class Outcome:
     due: set[str] = field(default_factory=set)
     # Queues and the time something becomes due.
     later: dict[str, datetime] = field(default_factory=dict)
-    # The types of runs that nobody started but a schedule.
+    # The types of runs that exist since this flush, whoever or whatever started them.
     started: list[str] = field(default_factory=list)
     # The types of runs that were claimed, and for how many milliseconds each had been due.
     waited: list[tuple[str, float]] = field(default_factory=list)

@@ -21,7 +21,7 @@ from kagzi.store.queries import Queries
 
 _sql = Queries("runs.sql")
 _start = _sql.bind("start", columns=("started", "now"))
-_known = _sql.bind("known", columns=("run_id", "status", "claim_token", "started_at"))
+_known = _sql.bind("known", columns=("run_id", "status", "claim_token", "started_at", "seed"))
 _holders = _sql.bind("holders", columns=("run_id", "status", "external_id", "dedupe_forever"))
 _forever_missed = _sql.bind("forever_missed", columns=("run_id",))
 _get = _sql.bind("get", columns=(*rows.RUN_COLUMNS, *rows.PAYLOAD_COLUMNS))
@@ -83,6 +83,7 @@ async def insert(
 def _answer_stored(operations: Sequence[Operation], outcome: Outcome) -> None:
     for operation in operations:
         _answer(operation, operation.run_id, "PENDING" if operation.slot is None else "RUNNING", outcome)
+        _count(operation, outcome)
 
 
 def _insertion_order(operation: Operation) -> tuple[str, str]:
@@ -211,6 +212,9 @@ def _answer_known(operation: Operation, row: Record, outcome: Outcome) -> None:
     if operation.slot is not None and str(row["claim_token"]) != operation.slot.token:
         operation.slot = None
     _answer(operation, operation.run_id, row["status"], outcome)
+    # The seed of this very start: so was this run made by it, now or in a commit that was not answered.
+    if row["seed"] == operation.seed:
+        _count(operation, outcome)
     # The lease runs from then.
     operation.now = row["started_at"]
 
@@ -231,6 +235,12 @@ def _answer(operation: Operation, run_id: str, status: str, outcome: Outcome) ->
         elif body.delay_ms:
             at = now + timedelta(milliseconds=body.delay_ms)
         outcome.becomes_due(body.task_queue, at if at is not None and at > now else None)
+
+
+def _count(operation: Operation, outcome: Outcome) -> None:
+    outcome.started.append(operation.body.workflow_type)
+    if operation.slot is not None:
+        outcome.waited.append((operation.body.workflow_type, 0.0))
 
 
 async def get(connection: Connection, namespace: str, run_id: str) -> WorkflowRun:

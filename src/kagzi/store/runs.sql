@@ -47,7 +47,7 @@ select count(*) as started, kagzi.now() as now from stored;
 
 -- name: known
 -- The runs with these ids, to answer a repeated start as the first time. Templates are no runs but take ids.
-select r.run_id, r.status, r.claim_token, r.started_at
+select r.run_id, r.status, r.claim_token, r.started_at, r.seed
 from kagzi.workflow_runs r
 where r.namespace = :namespace and r.run_id = any (:run_ids::uuid[]);
 
