@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from kagzi.cli import automations, keys, namespaces, runs, schedules, suggestions, workers
+from kagzi.cli import automations, keys, namespaces, runs, schedules, suggestions, usage, workers
 from kagzi.cli.bench import bench
 from kagzi.cli.completion import completion
 from kagzi.cli.demo import demo
@@ -75,4 +75,4 @@ def main() -> None:
         from typer.completion import completion_init  # type: ignore[attr-defined]  # its public front
 
         completion_init()
-    app(prog_name="kagzi")
+    usage.run(typer.main.get_command(app), "kagzi")
