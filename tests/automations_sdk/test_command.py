@@ -124,7 +124,7 @@ async def test_a_person_answers_for_a_mutation(kagzi_: Kagzi, env: Environment) 
         (("show", "nobody"), 1, "nobody"),
         (("list", "--status", "asleep"), 2, "must be one of ACTIVE, PAUSED, BLOCKED"),
         (("publish", "inbox", "email.received", "--id", "1", "--payload", "{"), 2, "--payload is no JSON"),
-        (("publish", "inbox", "elsewhere", "--id", "1"), 1, "elsewhere"),
+        (("publish", "inbox", "elsewhere", "--id", "1"), 2, "elsewhere"),
         (("resolve", "inbox", "perhaps"), 2, "perhaps"),
         (("input", "inbox", "gmail", "email", "404"), 1, "404"),
     ],

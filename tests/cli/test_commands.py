@@ -317,7 +317,7 @@ def test_a_worker_is_shown_and_drained(shop: Shop) -> None:
         (("workers", "list", "--status", "ASLEEP"), "ONLINE, DRAINING, OFFLINE", 2),
         (("workers", "drain", "00000000-0000-0000-0000-000000000000"), "no worker", 1),
         (("workers", "drain", "x", "--timeout", "soon"), "soon", 2),
-        (("namespaces", "create", "x" * 256), "name", 1),
+        (("namespaces", "create", "x" * 256), "name", 2),
         (("namespaces", "create", "x", "--keep", "all=7d"), "completed, failed, cancelled, events", 2),
         (("namespaces", "create", "x", "--keep", "failed=never"), "never", 2),
         (("namespaces", "update", "default"), "nothing to change", 2),

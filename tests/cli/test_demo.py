@@ -1,17 +1,19 @@
-"""`kagzi demo`, as somebody sees it who has just checked the project out."""
+"""`make demo`, as somebody sees it who has just checked the project out."""
 
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
-import sys
 from pathlib import Path
+
+from tests.docs.terminal import made
 
 
 def test_the_demo_kills_a_worker_and_shows_that_another_finishes(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("KAGZI_")}
     played = subprocess.run(
-        [sys.executable, "-m", "kagzi.cli", "demo"],
+        shlex.split(made("make demo")),
         cwd=tmp_path,
         env={**environment, "COLUMNS": "200"},
         capture_output=True,

@@ -89,10 +89,18 @@ async def test_a_run_that_fails_ends_the_command_with_one_and_is_tried_again(kag
     failed = await kagzi("start", "hopeless", "--wait", "--json")
     assert failed.exit_code == 1
     run_id = json.loads(failed.stdout)["run_id"]
+    assert f"`kagzi runs retry {run_id}` tries again" in failed.stderr
     assert "[no] <b>" in (await kagzi("runs", "show", run_id)).stdout
     again = await answer(kagzi("runs", "retry", run_id, "--json"))
     assert again["run_id"] != run_id
-    assert (await kagzi("runs", "watch", again["run_id"])).exit_code == 1
+    watched = await kagzi("runs", "watch", again["run_id"])
+    assert watched.exit_code == 1
+    # Nobody looks at a screen: a line for every change.
+    changes = [line.split("  ", 1)[1] for line in watched.stdout.splitlines() if "  step " in line or "  run 0" in line]
+    assert changes[-2:] == [
+        "step refuse  FAILED: NonRetryable: [no] <b>",
+        f"run {again['run_id']}  FAILED: StepFailed: Step 'refuse' failed after 1 attempt with NonRetryable: [no] <b>",
+    ]
     forked = await answer(kagzi("runs", "fork", run_id, "refuse", "--json"))
     assert forked["run_id"] not in (run_id, again["run_id"])
 
@@ -124,6 +132,12 @@ async def test_runs_are_cancelled_and_terminated_and_the_status_is_told(kagzi: K
         (("runs", "list", "--status", "LOST"), "status", USAGE),
         (("runs", "resolve", "o-1", "pay", "perhaps"), "applied, not_applied or fail", USAGE),
         (("runs", "list", "--label", "seven"), "customer=7", USAGE),
+        (("schedules", "create", "s", "twice", "--cron", "61 * * * *"), "61", USAGE),
+        (("schedules", "create", "s", "twice"), "--cron, --every or --text", USAGE),
+        (("schedules", "create", "s", "twice", "--every", "5s", "--overlap", "x"), "--overlap 'x' must be", USAGE),
+        (("schedules", "show", "nobody"), "(--namespace)", FAILED),
+        (("keys", "revoke", "019012345678"), "key_id", USAGE),
+        (("keys", "revoke", "01901234-5678-7abc-8def-0123456789ab"), "there is no key", FAILED),
     ],
 )
 async def test_a_mistake_is_one_line_that_says_what_to_do(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 import typer
 
 from kagzi import cli
-from kagzi.cli import usage
+from kagzi.cli import problems, usage
 from tests.cli.test_cli import kagzi
 
 
@@ -100,6 +101,16 @@ def test_a_group_that_is_typed_alone_shows_what_there_is(typed: Typed) -> None:
         assert code == 2
         assert "Usage" in out + err
         assert "Commands" in out + err or "Try it" in out + err
+
+
+def test_the_reference_names_every_exit_code_and_no_other() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "reference.md").read_text(encoding="utf-8")
+    [table] = re.findall(r"\| exit code \| means \|\n.*?\n\n", text, re.DOTALL)
+    told = {int(code): meaning for code, meaning in re.findall(r"^\| (\d) \| (.*) \|$", table, re.MULTILINE)}
+    assert told.keys() == {0, problems.FAILED, problems.USAGE, problems.UNANSWERED}
+    assert told[problems.FAILED].startswith("the server said no")
+    assert told[problems.USAGE].startswith("wrong usage or settings")
+    assert told[problems.UNANSWERED].startswith("no server answered")
 
 
 def test_help_is_no_mistake(typed: Typed) -> None:

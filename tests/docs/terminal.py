@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -11,6 +12,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from kagzi.embedded import account, binaries
+
+
+def made(command: str) -> str:
+    """`make TARGET` with the environment of this process in place of the one that make would set up."""
+    make, target = command.split()
+    here = Path(sys.prefix)
+    makefile = Path(__file__).resolve().parents[2] / "Makefile"
+    return shlex.join([make, "-s", "-f", str(makefile), f"VENV={here}", "-o", f"{here}/.ready", target])
 
 
 class Terminal:

@@ -33,7 +33,8 @@ async def test_the_quickstart_goes_as_it_says(
     terminal = Terminal(tmp_path, **variables)
     worker, client = of(QUICKSTART, "python", "fragment")
     work, commands = of(QUICKSTART, "sh")
-    with terminal.running("kagzi dev", "dashboard: ") as said:
+    [_, serve] = of(QUICKSTART, "console")[0].splitlines()
+    with terminal.running(serve, "dashboard: ") as said:
         address = said.split("listens on ")[1].split()[0]
         working = asyncio.create_task(executed(worker.replace("localhost:50051", address), known))
         await executed(client.replace("localhost:50051", address), known)

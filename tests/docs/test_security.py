@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
@@ -31,12 +32,17 @@ def test_turning_it_on_goes_as_told(database_url: str, tmp_path: Path) -> None:
     # Tests listen on loopback alone.
     here = serve.replace("--host 0.0.0.0", "--require-keys")
     assert here != serve
-    with terminal.running(here, "listens on ") as said:
+    with terminal.running(here, "dashboard: ") as said:
         terminal.variables |= {"KAGZI_TLS_CA": str(authority.cert)}
         address = said.split("listens on ")[1].split()[0]
         typed = later.replace("kagzi.example.org:50051", address).replace("kagzi_shop.…", secret)
         made, listed, revoked = re.split(r"^(?=kagzi keys (?:list|revoke))", typed, flags=re.MULTILINE)
         terminal.type(made)
+        site = said.split("dashboard: ")[1].split()[0]
+        [asked] = of("docs/http.md", "console")
+        keyed = asked.replace("curl", f"curl -sS --fail-with-body --cacert {authority.cert}")
+        typed = f"{made.splitlines()[0]}\n{keyed.replace('https://kagzi.example', site)}"
+        assert json.loads(terminal.type(typed)) == {"runs": [], "next_page_token": ""}
         exported = made.splitlines()[0]
         found = terminal.type(f"{exported}\n{listed.strip()} --json")
         key_id = re.findall(r'"key_id": "([^"]+)"', found)[0]

@@ -116,10 +116,10 @@ async def test_fire_times_are_shown_of_what_exists_and_of_what_does_not(kagzi: K
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        (["create", "x", "order"], 2, "cron=, every= or text="),
-        (["create", "x", "order", "--cron", "0 0 30 2 *"], 1, "never"),
+        (["create", "x", "order"], 2, "--cron, --every or --text"),
+        (["create", "x", "order", "--cron", "0 0 30 2 *"], 2, "never"),
         (["create", "x", "order", "--every", "1ms"], 2, "too short"),
-        (["create", "x", "order", "--every", "1h", "--timezone", "Mars/Olympus"], 1, "Mars/Olympus"),
+        (["create", "x", "order", "--every", "1h", "--timezone", "Mars/Olympus"], 2, "Mars/Olympus"),
         (["create", "x", "order", "--every", "1h", "--input", "{"], 2, "no JSON"),
         (["create", "x", "order", "--every", "1h", "--start-at", "tomorrow"], 2, "2026-06-01T12:00Z"),
         (["create", "x", "order", "--every", "1h", "--label", "team"], 2, "customer=7"),
@@ -130,7 +130,7 @@ async def test_fire_times_are_shown_of_what_exists_and_of_what_does_not(kagzi: K
         (["backfill", "nowhere", "--since", "2026-06-01"], 2, "zone"),
         (["backfill", "nowhere", "--since", "2026-06-01T00:00Z", "--overlap", "both"], 2, "queue_all"),
         (["history", "nowhere"], 1, "nowhere"),
-        (["history", "nowhere", "--template", "x"], 1, "template_run_id"),
+        (["history", "nowhere", "--template", "x"], 2, "template_run_id"),
         (["next"], 2, "name a schedule"),
         (["next", "nowhere", "--timezone", "UTC"], 2, "leave them out"),
         (["next", "nowhere", "--after", "noon"], 2, "--after"),

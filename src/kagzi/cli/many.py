@@ -86,12 +86,13 @@ async def _one(client: Client, type: str, number: int, input: Any, options: dict
 
 
 async def _ended(handle: Handle[Any], tick: Any) -> dict[str, Any]:
+    from kagzi.cli.wording import spoken
     from kagzi.sdk.errors import RunCancelled, RunFailed
 
     try:
         return {"run_id": handle.run_id, "output": await handle.result()}
     except (RunFailed, RunCancelled) as ended:
-        return {"run_id": handle.run_id, "error": str(ended)}
+        return {"run_id": handle.run_id, "error": spoken(ended)}
     finally:
         tick()
 

@@ -41,16 +41,17 @@ def reached(url: str | None, namespace: str | None) -> Iterator[SyncClient]:
 @contextmanager
 def answered() -> Iterator[None]:
     """Ends the command with a line, and a code that scripts can use, when a server says no or says nothing."""
-    from kagzi.sdk.errors import ConfigError, KagziError, Unavailable
+    from kagzi.cli.wording import spoken
+    from kagzi.sdk.errors import ConfigError, InvalidArgument, KagziError, Unavailable
 
     try:
         yield
-    except ConfigError as error:
-        end(str(error), USAGE)
+    except (ConfigError, InvalidArgument) as error:
+        end(spoken(error), USAGE)
     except Unavailable as error:
-        end(str(error), UNANSWERED)
+        end(spoken(error), UNANSWERED)
     except KagziError as error:
-        end(str(error), FAILED)
+        end(spoken(error), FAILED)
 
 
 def end(message: str, code: int = USAGE) -> NoReturn:

@@ -20,7 +20,6 @@ app = typer.Typer(help="Look at runs and act on them.", no_args_is_help=True)
 
 Run = Annotated[str, typer.Argument(help="The run's id, or the id its caller chose.", autocompletion=RUNS)]
 Reason = Annotated[str, typer.Option(help="Why; it is kept with the run.")]
-_PAUSE = 0.25
 _ANSWERS = ("applied", "not_applied", "fail")
 
 
@@ -81,23 +80,14 @@ def show(run: Run, url: Url = None, namespace: Namespace = None, json: Json = Fa
 
 @app.command()
 def watch(run: Run, url: Url = None, namespace: Namespace = None, json: Json = False) -> None:
-    """Watch a run until it has ended, as a timeline that grows. Ends with 1 unless it completes."""
-    import time
-
-    from rich.live import Live
-
+    """Watch a run until it has ended, as a timeline that grows, or in a pipe as a line for every change. Ends with 1
+    unless it completes.
+    """
     from kagzi.cli import run_tables as tables
-    from kagzi.cli import screen
+    from kagzi.cli import screen, watching
 
     with reached(url, namespace) as client:
-        handle = _handle(client, run)
-        told, steps = handle.describe(), handle.steps()
-        to = screen.console(err=json)
-        with Live(tables.picture(told, steps, to.width), console=to, auto_refresh=False, transient=True) as live:
-            while not told.status.ended:
-                time.sleep(_PAUSE)
-                told, steps = handle.describe(), handle.steps()
-                live.update(tables.picture(told, steps, to.width), refresh=True)
+        told, steps = watching.watch(_handle(client, run), err=json)
         if json:
             screen.print_json(tables.run_document(told, steps, whole=True))
         else:

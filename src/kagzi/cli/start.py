@@ -61,6 +61,7 @@ def _one(
     type: str, input: Any, options: dict[str, Any], url: str | None, namespace: str | None, *, wait: bool, json: bool
 ) -> None:
     from kagzi.cli import screen
+    from kagzi.cli.wording import spoken
     from kagzi.sdk.errors import RunCancelled, RunFailed
 
     with reached(url, namespace) as client:
@@ -73,8 +74,8 @@ def _one(
             with screen.progress(type, None):
                 output = handle.result()
         except (RunFailed, RunCancelled) as ended:
-            _tell({"run_id": handle.run_id, "error": str(ended)}, "", json=json)
-            end(str(ended), FAILED)
+            _tell({"run_id": handle.run_id, "error": spoken(ended)}, "", json=json)
+            end(spoken(ended), FAILED)
     _tell({"run_id": handle.run_id, "output": output}, jsonlib.dumps(output, default=plain), json=json)
 
 

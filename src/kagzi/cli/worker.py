@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from kagzi.cli.problems import FAILED, USAGE
+from kagzi.cli.remote import answered
 
 if TYPE_CHECKING:
     from kagzi.automations.automation import Automation
@@ -35,8 +35,6 @@ def worker(
     json: Annotated[bool, typer.Option("--json", help="Say as one line of JSON what it runs.")] = False,
 ) -> None:
     """Run the workflows and automations of MODULE."""
-    from kagzi.sdk.errors import ConfigError, ServerError
-
     options = {
         "--queue": queue,
         "--concurrency": concurrency,
@@ -45,15 +43,11 @@ def worker(
         "--namespace": namespace,
         "--drain-timeout": drain_timeout,
     }
-    try:
+    with answered():
         if watch:
             _watch(module, options, json=json)
         else:
             _work(module, queue, concurrency, residents, url, namespace, drain_timeout, json=json)
-    except ConfigError as error:
-        _end(str(error), USAGE)
-    except ServerError as error:
-        _end(str(error), FAILED)
 
 
 def _watch(module: str, options: dict[str, Any], *, json: bool) -> None:
@@ -127,8 +121,3 @@ def _of_queue(declared: list[Served], module: str, queue: str) -> list[Served]:
     if others:
         typer.echo(f"Leaves the workflows for {named} to other workers.", err=True)
     return served
-
-
-def _end(message: str, code: int) -> None:
-    typer.secho(f"error: {message}", fg="red", err=True)
-    raise typer.Exit(code)
