@@ -6,14 +6,15 @@ is stored as claimed and handed over.
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from itertools import groupby
 
 import uuid_utils
 from asyncpg import Record
 from asyncpg.connection import Connection
 
-from kagzi.protocol.v1.automation_pb2 import HandlerKind, HandlerPhase, HandlerTask, HandlerTrigger
+from kagzi.protocol.v1.automation_pb2 import HandlerKind, HandlerPhase, HandlerTask, HandlerTrigger, PeekedTopic
 from kagzi.protocol.v1.worker_pb2 import Delivery
 from kagzi.store import peeks, rows
 from kagzi.store.operation import Claimed, Outcome, Slot
@@ -28,11 +29,12 @@ _choose = _sql.bind(
         "continues_run_id",
         "trigger",
         "kind",
-        "subscribes",
         "task_queue",
         "definition_hash",
         "state",
         "state_encoding",
+        "topic",
+        *peeks.PEEKED,
     ),
 )
 _start = _sql.bind("start", columns=("run_id", "now"))
@@ -58,9 +60,18 @@ async def begin(
     """
     if not names:
         return 0
-    chosen = await _choose.fetch(connection, namespace=namespace, names=list(names))
-    if not chosen:
+    found = await _choose.fetch(
+        connection,
+        namespace=namespace,
+        names=list(names),
+        most_topics=peeks.GLANCED_TOPICS,
+        most_events=peeks.GLANCE,
+        room=peeks.GLANCE_ROOM,
+    )
+    if not found:
         return 0
+    looks = {name: list(rows) for name, rows in groupby(found, key=lambda row: row["automation"])}
+    chosen = [rows[0] for rows in looks.values()]
     new = {str(uuid_utils.uuid7()): row for row in chosen}
     taken = {run_id: slot for run_id, row in new.items() if (slot := _slot(row, slots)) is not None}
     seeds = {run_id: random.getrandbits(62) + 1 for run_id in new}
@@ -81,17 +92,23 @@ async def begin(
     )
     begun = {str(row["run_id"]): row["now"] for row in stored}
     outcome.started += [_type(new[run_id]) for run_id in begun]
-    handed = [(run_id, new[run_id]) for run_id in begun if run_id in taken]
-    looking = [(row["automation"], row["handler"], row["subscribes"]) for _, row in handed if row["kind"] == "CONSUMER"]
-    pending = await peeks.glance(connection, namespace, looking)
-    for run_id, row in handed:
-        delivery = _delivery(run_id, row, taken[run_id], seeds[run_id], begun[run_id], lease)
-        delivery.handler.pending.extend(pending.get((row["automation"], row["handler"]), ()))
+    for run_id, now in begun.items():
+        row = new[run_id]
+        if run_id not in taken:
+            outcome.becomes_due(row["task_queue"], None)
+            continue
+        delivery = _delivery(run_id, row, taken[run_id], seeds[run_id], now, lease)
+        delivery.handler.pending.extend(_pending(looks[row["automation"]]))
         outcome.claimed.append(Claimed(taken[run_id], delivery))
         outcome.waited.append((_type(row), 0.0))
-    for run_id in begun.keys() - taken.keys():
-        outcome.becomes_due(new[run_id]["task_queue"], None)
     return len(stored)
+
+
+def _pending(rows: Sequence[Record]) -> Iterator[PeekedTopic]:
+    """What the consumer in these rows gets to see unasked."""
+    for topic, shown in groupby(rows, key=lambda row: row["topic"]):
+        if topic is not None:
+            yield peeks.peeked(topic, [row for row in shown if row["event_id"] is not None])
 
 
 def _slot(row: Record, slots: Mapping[str, Slot]) -> Slot | None:

@@ -1,7 +1,8 @@
 -- name: choose
 -- What these automations run next: a continuation, else the consumer with the oldest pending event, else the producer
 -- that is due for longest; nothing while one is paused, blocked or has a run. One statement, however many handlers and
--- topics there are. The caller holds the automations, locked by a statement before this one.
+-- topics there are. A consumer comes with a row for each of its first pending events, as peeks.sql finds them, or for a
+-- topic without any. The caller holds the automations, locked by a statement before this one.
 with idle as materialized (
     select a.name, a.task_queue, a.definition_hash, a.continues_run_id
     from kagzi.automations a
@@ -42,11 +43,41 @@ with idle as materialized (
                               where r.namespace = :namespace and r.run_id = i.continues_run_id)
                when h.kind = 'CONSUMER' then h.dirty or h.wake_at <= kagzi.now()
                else h.queued or h.next_run_at <= kagzi.now() end
+), chosen as materialized (
+    select distinct on (ready.automation) ready.automation, ready.handler, ready.continues_run_id, ready.trigger,
+           ready.kind, ready.subscribes, ready.task_queue, ready.definition_hash, ready.state, ready.state_encoding
+    from ready
+    order by ready.automation, ready.kind, ready.oldest, ready.next_run_at, ready.handler
 )
-select distinct on (ready.automation) ready.automation, ready.handler, ready.continues_run_id, ready.trigger, ready.kind,
-       ready.subscribes, ready.task_queue, ready.definition_hash, ready.state, ready.state_encoding
-from ready
-order by ready.automation, ready.kind, ready.oldest, ready.next_run_at, ready.handler;
+select c.automation, c.handler, c.continues_run_id, c.trigger, c.kind, c.task_queue, c.definition_hash, c.state,
+       c.state_encoding, t.topic, p.event_id, p.attempts, p.arrival, p.created_at,
+       p.payload, p.payload_encoding, p.found
+from chosen c
+left join lateral unnest(c.subscribes[1:(:most_topics::integer)]) with ordinality as t(topic, number)
+    on c.continues_run_id is null
+left join lateral (
+    select s.event_id, s.attempts, s.arrival, s.created_at, s.payload, s.payload_encoding, s.place, s.found
+    from (
+        select d.event_id, d.attempts, d.arrival, e.created_at, e.payload, e.payload_encoding,
+               count(*) over () as found, row_number() over (order by d.arrival) as place,
+               sum(coalesce(octet_length(e.payload), 0) + 200) over (order by d.arrival) as bytes
+        from (
+            select d.event_id, d.attempts, d.arrival
+            from kagzi.deliveries d
+            where d.namespace = :namespace and d.automation = c.automation and d.consumer = c.handler
+              and d.topic = t.topic and d.status = 'PENDING'
+            order by d.arrival
+            limit :most_events::integer + 1) as d
+        cross join lateral (
+            select e.created_at, e.payload, e.payload_encoding
+            from kagzi.events e
+            where e.namespace = :namespace and e.automation = c.automation and e.topic = t.topic
+              and e.event_id = d.event_id
+            limit 1) as e
+    ) as s
+    where s.place <= :most_events::integer and (s.bytes <= :room::bigint or s.place = 1)
+) as p on true
+order by c.automation, t.number, p.place;
 
 -- name: start
 -- Stores the runs that were chosen, those with a token as already claimed, and turns their handlers' flags off, so that

@@ -19,10 +19,9 @@ from kagzi.store.queries import Queries
 from kagzi.store.standings import Ground, Standing
 
 _sql = Queries("peeks.sql")
-_peek = _sql.bind(
-    "peek",
-    columns=("number", "event_id", "attempts", "arrival", "created_at", "payload", "payload_encoding", "found"),
-)
+# An event as it is seen; `found` counts what was there, one more than was asked for at most.
+PEEKED = ("event_id", "attempts", "arrival", "created_at", "payload", "payload_encoding", "found")
+_peek = _sql.bind("peek", columns=("number", *PEEKED))
 _GOT = ("number", "place", "event_id", "status", "attempts", "created_at", "payload_encoding", "payload", "cut")
 _get = _sql.bind("get", columns=_GOT)
 
@@ -31,9 +30,9 @@ DEFAULT_LIMIT = 100
 # What one answer may hold, so that it fits into a frame.
 _ROOM = 900_000
 # What travels of each topic with a run, unasked: enough for who takes one at a time, little for who wants more anyway.
-_GLANCE = 3
-_GLANCE_ROOM = 64 * 1024
-_GLANCED_TOPICS = 8
+GLANCE = 3
+GLANCE_ROOM = 64 * 1024
+GLANCED_TOPICS = 8
 
 
 async def peek(connection: Connection, namespace: str, group: Sequence[Operation], ground: Ground) -> None:
@@ -66,7 +65,7 @@ async def glance(
     connection: Connection, namespace: str, consumers: Sequence[tuple[str, str, Sequence[str]]]
 ) -> dict[tuple[str, str], list[PeekedTopic]]:
     """The first pending events of each topic, for (automation, consumer, topics): few a `prepare` needs to see more."""
-    asked = [(automation, name, topic) for automation, name, topics in consumers for topic in topics[:_GLANCED_TOPICS]]
+    asked = [(automation, name, topic) for automation, name, topics in consumers for topic in topics[:GLANCED_TOPICS]]
     if not asked:
         return {}
     found = await _peek.fetch(
@@ -75,16 +74,21 @@ async def glance(
         automations=[automation for automation, _, _ in asked],
         consumers=[name for _, name, _ in asked],
         topics=[topic for _, _, topic in asked],
-        limits=[_GLANCE] * len(asked),
+        limits=[GLANCE] * len(asked),
         after=[0] * len(asked),
-        room=_GLANCE_ROOM,
+        room=GLANCE_ROOM,
     )
     answers = {number: list(rows) for number, rows in groupby(found, key=lambda row: row["number"])}
     seen: dict[tuple[str, str], list[PeekedTopic]] = defaultdict(list)
     for number, (automation, name, topic) in enumerate(asked, 1):
-        events, cursor = _page(answers.get(number, []), topic)
-        seen[automation, name].append(PeekedTopic(topic=topic, events=events, next_cursor=cursor))
+        seen[automation, name].append(peeked(topic, answers.get(number, [])))
     return seen
+
+
+def peeked(topic: str, shown: Sequence[Record]) -> PeekedTopic:
+    """What these rows show of a topic."""
+    events, cursor = _page(shown, topic)
+    return PeekedTopic(topic=topic, events=events, next_cursor=cursor)
 
 
 async def get(connection: Connection, namespace: str, group: Sequence[Operation], ground: Ground) -> None:
