@@ -46,6 +46,23 @@ select 'default', md5(i::text)::uuid, 'mutate', 1, md5(i::text)::uuid, 1, 'RUNNI
 from generate_series(1, 20000) i;
 """
 
+# What the automations have behind them and before them: many events of either topic, half of them consumed.
+_OWN = """
+insert into kagzi.events (namespace, automation, topic, event_id)
+select 'default', a.name, t.topic, coalesce(nullif(t.first, 'm1'), 'x') || case when i < 500 then '-' || i else '' end
+from kagzi.automations a, (values ('mail', 'm1'), ('row', 'r1')) as t(topic, first), generate_series(1, 500) i
+where a.name like 'flow-%';
+insert into kagzi.event_causes (namespace, automation, topic, event_id, input_id)
+select 'default', e.automation, e.topic, e.event_id, md5(e.event_id)::uuid
+from kagzi.events e where e.automation like 'flow-%' and e.event_id <> 'm1';
+insert into kagzi.deliveries (namespace, automation, consumer, topic, event_id, status, arrival, published_at, run_id)
+select 'default', e.automation, case e.topic when 'mail' then 'add' else 'tell' end, e.topic, e.event_id,
+       case when e.arrival % 2 = 0 and e.event_id <> 'r1' then 'CONSUMED' else 'PENDING' end, e.arrival, kagzi.now(),
+       md5(e.event_id)::uuid
+from kagzi.events e where e.automation like 'flow-%' and e.event_id <> 'm1';
+"""
+_LISTS = "select pg_stat_get_xact_numscans('kagzi.event_listed'::regclass)"
+
 
 @pytest_asyncio.fixture
 async def kept(database_url: str) -> AsyncIterator[Connection]:
@@ -60,7 +77,9 @@ async def _read(kept: Connection, *operations: Operation) -> dict[str, int]:
     counted = "select relname, seq_tup_read + idx_tup_fetch as read from pg_stat_xact_user_tables"
     async with kept.transaction():
         before = {row["relname"]: row["read"] for row in await kept.fetch(counted)}
+        listed = await kept.fetchval(_LISTS)
         await batch.apply(kept, NAMESPACE, operations, LEASE, RULES)
+        assert await kept.fetchval(_LISTS) == listed, "an event is found by its key, not among all of its automation"
         after = {row["relname"]: row["read"] for row in await kept.fetch(counted)}
     assert not any(one.refused for one in operations), operations[0].answer
     return {table: read - before.get(table, 0) for table, read in after.items() if read}
@@ -72,7 +91,7 @@ async def _life(stage: Stage, kept: Connection, names: list[str]) -> dict[str, d
     assert len(held) == len(names)
     begun = [stage.beginning(one) for one in held]
     phases: dict[str, list[Operation]] = {
-        "peek": [stage.peeking(one) for one in held],
+        "peek": [stage.peeking(one, limit=5) for one in held],
         "prepare": [stage.preparing(one, {"mail": ["m1"]}) for one in held],
         "begin": begun,
         "finish": [_finish(stage, one, begin) for one, begin in zip(held, begun, strict=True)],
@@ -100,6 +119,7 @@ async def test_plans_made_on_empty_tables_read_only_what_they_are_about_when_the
     await stage.connection.execute(_GROW)
     names = [f"flow-{number}" for number in range(10)]
     await _deployed(stage, names)
+    await stage.connection.execute(_OWN)
     read = await _life(stage, kept, names)
     for phase, tables in read.items():
         for table, rows in tables.items():

@@ -236,8 +236,7 @@ class HandlerRun:
         durable, is on record already and is not cut off by a cancel. `waits` is called when it first waits.
         """
         loop = asyncio.get_running_loop()
-        while not self.host.may_begin(self):  # noqa: ASYNC110
-            # A heartbeat renews the lease, or says that it is lost; neither tells us.
+        while not self.host.may_begin(self):  # noqa: ASYNC110 - heartbeats renew leases, and tell nobody
             await asyncio.sleep(_RECHECK_SECS)
         ended: asyncio.Future[tuple[Any, BaseException | None, int]] = loop.create_future()
         withdraw = None if intended else self.host.send_soon(self, "step_started", record.started)

@@ -65,13 +65,14 @@ with given as materialized (
     select d.automation, d.consumer
     from stored s
     join subscribers h on h.automation = s.automation and h.topic = s.topic
+    -- Found by its key, whatever its status: the index of what is pending would lead past all of the topic.
     cross join lateral (
-        select d.automation, d.consumer
+        select d.automation, d.consumer, d.status
         from kagzi.deliveries d
         where d.namespace = :namespace and d.automation = s.automation and d.consumer = h.name and d.topic = s.topic
-          and d.event_id = s.event_id and d.status = 'PENDING'
+          and d.event_id = s.event_id
         limit 1) as d
-    where s.writes > 1
+    where s.writes > 1 and d.status = 'PENDING'
 ), stirred as (
     update kagzi.handlers h
     set dirty = true, cause = 'event'
