@@ -118,5 +118,12 @@ def count(given: Any, option: str) -> int:
     return given
 
 
+def flag(given: Any, option: str) -> bool:
+    """True or False, and nothing that only looks like one of them."""
+    if not isinstance(given, bool):
+        raise ConfigError(f"{option}={given!r} must be True or False.")
+    return given
+
+
 def _shown(given: Any) -> str:
     return f"{type(given).__name__} {getattr(given, '__name__', None) or getattr(given, 'name', None) or given!r}"

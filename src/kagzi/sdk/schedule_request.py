@@ -113,7 +113,7 @@ def create(
         task_queue=option.name(options.get("queue"), "queue") or (declared.queue if declared else None) or "",
         version=option.name(options.get("version"), "version") or (declared.version if declared else ""),
         labels=option.labels(options.get("labels")),
-        paused=bool(options.get("paused", False)),
+        paused=option.flag(options.get("paused", False), "paused"),
     )
     _put_numbers(request, options)
     _put_timing(request, options, required=True)
@@ -147,7 +147,7 @@ def update(
         request.labels.SetInParent()
         request.labels.labels.update(option.labels(changes["labels"]))
     if "enabled" in changes:
-        request.enabled = bool(changes["enabled"])
+        request.enabled = option.flag(changes["enabled"], "enabled")
     _put_numbers(request, changes)
     _put_timing(request, changes, required=False)
     if changes.get("timezone"):

@@ -34,10 +34,6 @@ _LONGEST_CRON = 1200
 _DEFAULT = "every day at 09:00"
 # What people say and no timetable knows, with what they may have meant.
 _GUESSES = (
-    (re.compile(r"\b(?:every|each) (?:single )?morning\b"), "every day at 9:00"),
-    (re.compile(r"\b(?:every|each) afternoon\b"), "every day at 15:00"),
-    (re.compile(r"\b(?:every|each) evening\b"), "every day at 18:00"),
-    (re.compile(r"\b(?:every|each) night\b|\bnightly\b"), "every day at 0:00"),
     (re.compile(r"\b(?:biweekly|bi-weekly)\b"), "every 2 weeks"),
     (re.compile(r"\b(?:bimonthly|bi-monthly)\b"), "every 2 months"),
     (re.compile(r"\b(?:a )?couple of\b"), "2"),
@@ -54,6 +50,15 @@ _GUESSES = (
     (re.compile(r"\bat (\d{1,2})\.(\d{2})\b"), r"at \1:\2"),
     (re.compile(r"\b(?:all the time|constantly|continuously|always)\b"), "every minute"),
 )
+# Parts of a day are no times. What they may mean where none is said, and the first hour that is after noon in them.
+_PART = re.compile(
+    r"(?:\b(?P<every>every|each)\s+(?:single\s+)?)?(?:\b(?:in|at|during)\s+(?:the\s+)?)?"
+    r"\b(?P<part>morning|afternoon|evening|night)s?\b"
+    r"|\b(?P<nightly>nightly)\b"
+)
+_MEANT = {"morning": ("9:00", 12), "afternoon": ("15:00", 1), "evening": ("18:00", 1), "night": ("0:00", 6)}
+_SAID = re.compile(r"\bat \d|\d ?[ap]\.?m\b|\d:\d\d|\bnoon\b|\bmidnight\b")
+_BARE = re.compile(r"\bat (\d{1,2})(:\d{2})?(?! ?[ap]\.?m\b|[\d:.])")
 
 
 def read_text(text: str, timezone: str = "UTC", anchor: datetime | None = None) -> Timetable:
@@ -139,6 +144,7 @@ def _nearest(text: str, misfit: Misfit) -> str:
 
 def _alternatives(text: str, misfit: Misfit) -> Iterator[Phrase]:
     yield from _instead(misfit)
+    text = _without_parts(text)
     for guess, meant in _GUESSES:
         text = guess.sub(meant, text)
     tokens = [_corrected(token) for token in lexicon.cut(text)]
@@ -151,6 +157,22 @@ def _alternatives(text: str, misfit: Misfit) -> Iterator[Phrase]:
         yield from _with_instead(phrase)
         if phrase.dates is not None:
             yield replace(phrase, dates=frozenset({LAST}))
+
+
+def _without_parts(text: str) -> str:
+    """Days and times in place of a part of the day. A time that is said is the one that counts, in that part."""
+    found = _PART.search(text)
+    if found is None:
+        return text
+    usual, afternoon = _MEANT[found["part"] or "night"]
+    said = _SAID.search(text) is not None
+    day = "every day" if found["every"] or found["nightly"] else ""
+    rest = _PART.sub(day if said else f"{day} at {usual}", text, count=1)
+    return _BARE.sub(lambda bare: f"at {_hour(int(bare[1]), afternoon)}{bare[2] or ':00'}", rest) if said else rest
+
+
+def _hour(hour: int, afternoon: int) -> int:
+    return hour + 12 if afternoon <= hour < 12 else hour
 
 
 def _with_instead(phrase: Phrase) -> Iterator[Phrase]:

@@ -19,7 +19,7 @@ from kagzi.store import rows, templates
 from kagzi.store.errors import Refused, invalid, precondition
 from kagzi.store.runs import DEFAULT_PRIORITY
 from kagzi.store.templates import ASKED, OVERLAP_NAME, RUN_LIMIT, Template
-from kagzi.timetable import Timetable, TimetableError
+from kagzi.timetable import Timetable, TimetableError, read_interval
 
 DEFAULT_QUEUE = "default"
 SCHEDULE_BYTES = 200
@@ -119,6 +119,8 @@ def changed(template: Template, request: pb.UpdateScheduleRequest, now: datetime
             after = _mended(after, now)
         elif (after.jitter, after.ends_at) != (template.jitter, template.ends_at):
             after = _kept(after, now)
+    elif after.ends_at is not None and after.ends_at != template.ends_at and after.ends_at <= now:
+        raise invalid("end_at", f"end_at, {after.ends_at}, lies in the past: it could never fire again")
     if request.HasField("enabled"):
         after = resumed(after, now) if request.enabled else paused(after, "")
     return after
@@ -230,9 +232,12 @@ def _retimed(template: Template, request: pb.UpdateScheduleRequest, now: datetim
         return retimed
     timing = request.timing if request.HasField("timing") else templates.timing(template.cron, template.every)
     times = read(timing, timezone, anchor(given, now))
+    if template.every is not None and not request.HasField("timing"):
+        # As it was stored: the wire has whole milliseconds, and words may have said less.
+        times = read_interval(template.every, anchor(given, now))
     if not begins and times.every is not None and times.every == template.every:
         # An interval of the same length goes on from where it began, unless it is told to count from elsewhere.
-        times = read(timing, timezone, template.anchor or now)
+        times = read_interval(times.every, template.anchor or now)
     return _timed(retimed, times)
 
 

@@ -75,18 +75,19 @@ class Slots(WorkflowScheduleServiceServicer):
         if since >= now:
             raise invalid("since", f"since, {since}, lies in the future: slots of the past are made up for")
         until = now if until is None else min(until, now)
-        found, total = drafts.readable(template, lambda: _backfilled(template, since, until))
-        if total > _BACKFILL:
-            total = await asyncio.to_thread(_count, planner.slots(template, since - _INSTANT), until)
-            if policy in _NEWEST:
-                found = planner.newest(template, since, until - _INSTANT, _BACKFILL)
+        found, total = await _planned(template, since, until, policy)
 
         async def backfill(connection: Connection, outcome: Outcome) -> dict[datetime, Filled]:
+            nonlocal template, found, total
             if not request.dry_run:
                 await namespaces.require(connection, namespace)
                 locked, _ = await schedules.lock(connection, namespace, schedule_id)
                 if locked.run_id != template.run_id:
                     raise not_found("schedule", schedule_id, "schedule_id")
+                if locked != template:
+                    # Changed since it was read: only what stands under the lock counts.
+                    template = locked
+                    found, total = await _planned(template, since, until, policy)
             slots = found[:_BACKFILL]
             return await launches.backfill(connection, template, slots, policy, outcome, dry_run=request.dry_run)
 
@@ -208,6 +209,16 @@ def _range(request: pb.BackfillScheduleRequest) -> tuple[datetime, datetime | No
     if until is not None and since >= until:
         raise invalid("since", f"since, {since}, must be before until, {until}")
     return since, until
+
+
+async def _planned(template: Template, since: datetime, until: datetime, policy: str) -> tuple[list[datetime], int]:
+    """The slots of a range that a backfill deals with at once and one more, and how many there are."""
+    found, total = drafts.readable(template, lambda: _backfilled(template, since, until))
+    if total > _BACKFILL:
+        total = await asyncio.to_thread(_count, planner.slots(template, since - _INSTANT), until)
+        if policy in _NEWEST:
+            found = planner.newest(template, since, until - _INSTANT, _BACKFILL)
+    return found, total
 
 
 def _backfilled(template: Template, since: datetime, until: datetime) -> tuple[list[datetime], int]:
