@@ -7,10 +7,11 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable
+from difflib import get_close_matches
 from inspect import Parameter, Signature
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.responses import JSONResponse
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from pydantic import BaseModel
@@ -41,7 +42,7 @@ _PROBLEM: dict[int | str, dict[str, Any]] = {
 
 def router(server: Gateway) -> APIRouter:
     """All routes."""
-    made = APIRouter(prefix="/api/v1")
+    made = APIRouter(prefix="/api/v1", dependencies=[Depends(_known)])
     made.add_api_route("/runs/{run_id}/result", _result(server), methods=["GET"], tags=["runs"], **_RESULT)
     for route in ROUTES:
         method = gateway.method(route.rpc)
@@ -58,6 +59,17 @@ def router(server: Gateway) -> APIRouter:
             responses=_PROBLEM,
         )
     return made
+
+
+async def _known(request: Request) -> None:
+    """Refuses a name in the query that the route does not know: a filter that is misspelt would find everything."""
+    # Who names a namespace with every request may do so where none is needed.
+    known = sorted({"namespace", *(each.alias for each in request.scope["route"].dependant.query_params)})
+    for name in request.query_params:
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            meant = f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(known)}"
+            raise values.Misfit(name, f"{name!r} is no parameter here: {meant}")
 
 
 def _endpoint(server: Gateway, route: Route, kind: Descriptor) -> Endpoint:

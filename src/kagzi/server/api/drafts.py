@@ -230,15 +230,16 @@ def _retimed(template: Template, request: pb.UpdateScheduleRequest, now: datetim
     retimed = replace(template, starts_at=given.start, ends_at=given.end, timezone=timezone)
     if not begins and timezone == template.timezone and not request.HasField("timing"):
         return retimed
-    timing = request.timing if request.HasField("timing") else templates.timing(template.cron, template.every)
-    times = read(timing, timezone, anchor(given, now))
-    if template.every is not None and not request.HasField("timing"):
-        # As it was stored: the wire has whole milliseconds, and words may have said less.
-        times = read_interval(template.every, anchor(given, now))
-    if not begins and times.every is not None and times.every == template.every:
-        # An interval of the same length goes on from where it began, unless it is told to count from elsewhere.
-        times = read_interval(times.every, template.anchor or now)
-    return _timed(retimed, times)
+    if request.HasField("timing") or template.every is None:
+        timing = request.timing if request.HasField("timing") else templates.timing(template.cron, None)
+        times = read(timing, timezone, anchor(given, now))
+        if not begins and times.every is not None and times.every == template.every:
+            # An interval of the same length goes on from where it began, unless it is told to count from elsewhere.
+            times = read(timing, timezone, template.anchor or now)
+        return _timed(retimed, times)
+    # As it was stored: the wire has whole milliseconds, and words may have said less.
+    begun = anchor(given, now) if begins else template.anchor or now
+    return _timed(retimed, read_interval(template.every, begun))
 
 
 def _fields(request: pb.UpdateScheduleRequest) -> dict[str, Any]:
