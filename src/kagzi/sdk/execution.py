@@ -19,7 +19,7 @@ from google.protobuf.message import Message
 
 from kagzi.protocol.v1 import worker_pb2 as pb
 from kagzi.protocol.v1.common_pb2 import CHILD_WORKFLOW, SIGNAL, ErrorDetail, Payload
-from kagzi.sdk import abandonment, attempts, endings, tracing
+from kagzi.sdk import abandonment, attempts, endings, leftover, tracing
 from kagzi.sdk.agenda import Agenda
 from kagzi.sdk.context import Context
 from kagzi.sdk.current import CurrentStep
@@ -29,9 +29,11 @@ from kagzi.sdk.handover import Handover
 from kagzi.sdk.history import Ledger, Mismatch
 from kagzi.sdk.host import Host
 from kagzi.sdk.journal import RunLogger
+from kagzi.sdk.leftover import Leftover
 from kagzi.sdk.loop import RunLoop, Spinning
 from kagzi.sdk.pending import Completion, Pending
 from kagzi.sdk.readings import Readings
+from kagzi.sdk.source import Place
 from kagzi.sdk.values import Values
 from kagzi.sdk.waits import Waits
 
@@ -75,6 +77,8 @@ class Execution:
         self._reached = (-1, -1)
         self._fruitless = 0
         self._root: asyncio.Task[Any] | None = None
+        # What the root has left behind, once it is done.
+        self._leftover: Leftover | None = None
         self._real = asyncio.get_running_loop()
         self._turning = False
         self._timer: asyncio.TimerHandle | None = None
@@ -165,17 +169,19 @@ class Execution:
         try:
             if not self.loop.quiescent:
                 self.loop.pump()
-            while not self._root.done() and self.ledger.mismatch is None and self.handover.next():
+            while not self._ended(self._root) and self.ledger.mismatch is None and self.handover.next():
                 self.loop.pump()
         except Spinning as error:
-            self._finish(*endings.failed(error, self))
-            return
+            if self._leftover is None:
+                self._finish(*endings.failed(error, self))
+                return
+            self._leftover.give_up_all(str(error))
         mismatch = self.ledger.mismatch or self.ledger.unreached()
         if mismatch is not None:
             mismatch = endings.explained(mismatch, self._root)
             self._tell_of(mismatch)
             self._finish(*endings.parked(mismatch, self.definition))
-        elif self._root.done():
+        elif self._ended(self._root):
             abandonment.everything(self)
             self._finish(*endings.of(self._root, self))
         elif self.draining:
@@ -183,6 +189,20 @@ class Execution:
         elif not self.handover:
             self._go_on()
         # Otherwise the next result waits for the server's word, which brings another turn.
+
+    def _ended(self, root: asyncio.Task[Any]) -> bool:
+        """Whether the code has ended, with all that it left behind."""
+        if not root.done():
+            return False
+        if self._leftover is None:
+            if not self.loop.busy:
+                return True
+            self._leftover = Leftover(self)
+        return self._leftover.ended()
+
+    def refuses(self, pending: Pending, place: Place | None) -> bool:
+        """Whether nothing is to come of a wait that the code asks for, because it was told to end."""
+        return self._leftover is not None and self._leftover.refuses(pending, place)
 
     def _tell_of(self, mismatch: Mismatch) -> None:
         # Not the run's own logger, which is silent in replay.
@@ -209,6 +229,8 @@ class Execution:
     def _suspend(self) -> None:
         """Gives the run back. Its code hears nothing of that, unless it cannot stay in memory."""
         held = self.agenda.held.values()
+        if self._leftover is not None:
+            self._leftover.tell()
         if not self.host.residents.open:
             self._finish("suspend", endings.suspended(held, kept=False))
             return
@@ -268,10 +290,12 @@ class Execution:
 
     async def result(self, pending: Pending) -> Any:
         """What the code gets for a step it asked for; called by its Context."""
-        self.agenda.add(pending)
+        if self._leftover is None or not self.refuses(pending, pending.request.place):
+            self.agenda.add(pending)
         try:
             return await pending.future
         except asyncio.CancelledError:
+            leftover.note_cancelled(self, pending, pending.request.place)
             abandonment.waiter_gone(self, pending)
             raise
 
@@ -344,6 +368,7 @@ class Execution:
 
     def _stop(self) -> None:
         self.over = True
+        self._leftover = None
         self._stop_timer()
         for pending in self.agenda.open.values():
             pending.stop_body()

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from kagzi.protocol.v1.common_pb2 import NOW, PATCH, SLEEP, Payload
 from kagzi.protocol.v1.worker_pb2 import SetState, Warn
-from kagzi.sdk import abandonment
+from kagzi.sdk import abandonment, leftover
 from kagzi.sdk.history import OWN, Request
 from kagzi.sdk.pending import Pending
-from kagzi.sdk.source import caller
+from kagzi.sdk.source import caller, sleeper
 
 if TYPE_CHECKING:
     from kagzi.sdk.execution import Execution
@@ -96,9 +96,9 @@ class Readings:
         if self._run.definition.strict_inputs:
             ledger.mismatch = ledger.mismatch or ledger.compare(message)
         else:
-            self._warn(request.step_id, message)
+            self.warn(request.step_id, message)
 
-    def _warn(self, step_id: str, message: str) -> None:
+    def warn(self, step_id: str, message: str) -> None:
         """Notes something on the run for a person; also in replay, where the run's own logger is silent."""
         logging.getLogger(f"kagzi.workflow.{self._run.workflow_type}").warning("%s (run %s)", message, self._run.run_id)
         self._warnings += 1
@@ -114,11 +114,13 @@ class Readings:
             lambda _: None,
             duration_ms=max(1, round(delay * 1_000)),
         )
-        run.agenda.add(pending)
+        if not run.refuses(pending, sleeper()):
+            run.agenda.add(pending)
         pending.future.add_done_callback(lambda future: None if future.cancelled() else fire())
 
         def cancel() -> None:
             if pending.future.cancel():
+                leftover.note_cancelled(run, pending, sleeper())
                 abandonment.waiter_gone(run, pending)
 
         return cancel

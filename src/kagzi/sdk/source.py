@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from pathlib import Path
 from types import CodeType
 
+# A piece of code, and a line of it.
+Place = tuple[CodeType, int]
+
 _OWN_CODE = str(Path(__file__).parent.parent)
+_TIMER_HANDLES = asyncio.TimerHandle.cancel.__code__.co_filename
 
 
-def caller() -> tuple[CodeType, int]:
+def caller() -> Place:
     """The code and the line from which Kagzi was called."""
     frame = sys._getframe(2)  # noqa: SLF001 - the documented way to a caller's line without building a traceback
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_OWN_CODE):
         frame = frame.f_back
     return frame.f_code, frame.f_lineno
+
+
+def sleeper() -> Place | None:
+    """Where the code called `asyncio.sleep`, if that is what begins or ends a timer."""
+    frame = sys._getframe(2)  # noqa: SLF001 - as above
+    while frame.f_back is not None and frame.f_code.co_filename.startswith((_OWN_CODE, _TIMER_HANDLES)):
+        frame = frame.f_back
+    if frame.f_code is not asyncio.sleep.__code__ or frame.f_back is None:
+        return None
+    return frame.f_back.f_code, frame.f_back.f_lineno

@@ -10,6 +10,7 @@ an execution owns it, resolves futures, and pumps.
 
 from kagzi.sdk.loop.errors import Dropped, NotInWorkflow, Spinning
 from kagzi.sdk.loop.run import RunLoop, require_outside
+from kagzi.sdk.loop.task import RunTask
 from kagzi.sdk.loop.timer import Clock
 
-__all__ = ["Clock", "Dropped", "NotInWorkflow", "RunLoop", "Spinning", "require_outside"]
+__all__ = ["Clock", "Dropped", "NotInWorkflow", "RunLoop", "RunTask", "Spinning", "require_outside"]

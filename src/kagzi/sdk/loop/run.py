@@ -55,7 +55,12 @@ class RunLoop(Callbacks):
     @property
     def live_tasks(self) -> int:
         """How many tasks have not ended, the root included."""
-        return len(self._live())
+        return len(self.live())
+
+    @property
+    def busy(self) -> bool:
+        """Whether something of the run may be left besides its root, which is done. Cheap, for a run of one task."""
+        return self._numbers > 1 or bool(self._generators)
 
     @property
     def dropped(self) -> bool:
@@ -78,7 +83,7 @@ class RunLoop(Callbacks):
         for. The clock is not told of timers. Failures nobody saw before are reported, later trouble is not.
         """
         # Released while someone listens: a task that failed unseen reports itself on the way out.
-        self._tasks = self._live()
+        self._tasks = self.live()
         if self._tasks or self._generators:
             self._inside(self._unwind)
         else:
@@ -108,7 +113,7 @@ class RunLoop(Callbacks):
             if self._generators:
                 self._tasks.append(RunTask(self.shutdown_asyncgens(), loop=self, context=self._context))
                 self._interrupt(errors)
-            for task in self._live():
+            for task in self.live():
                 if not task.abandon():
                     _log.warning("a dropped run left behind %r, which catches BaseException and goes on", task)
         finally:
@@ -124,7 +129,7 @@ class RunLoop(Callbacks):
         # Futures fail one turn at a time, never at birth: awaiting one that has failed already does not
         # yield, and code that catches BaseException in a loop would not come back here.
         for _ in range(_LAST_TURNS):
-            live = self._live()
+            live = self.live()
             # The youngest first: a child hears Dropped before the TaskGroup of its parent would cancel it.
             for task in reversed(live):
                 error = Dropped()
@@ -141,11 +146,12 @@ class RunLoop(Callbacks):
         self._tasks = []
         self._generators = []
 
-    def _live(self) -> list[RunTask[Any]]:
+    def live(self) -> list[RunTask[Any]]:
+        """The tasks that have not ended, in the order in which they were made."""
         return [task for task in self._tasks if not task.done()]
 
     def _sweep(self) -> None:
-        self._tasks = self._live()
+        self._tasks = self.live()
         # A finished generator has no frame; one compiled by Cython never shows any.
         self._generators = [each for each in self._generators if getattr(each, "ag_frame", each) is not None]
         # Growing with what is left keeps the cost of sweeping constant for each task made.
@@ -155,6 +161,15 @@ class RunLoop(Callbacks):
         self._generators.append(generator)
         if len(self._generators) > self._sweep_at:
             self._sweep()
+
+    def close_generators(self) -> list[RunTask[Any]]:
+        """Begins to close the generators that were begun and not finished; their cleanup may wait. The task that does
+        it, if there are any.
+        """
+        self._sweep()
+        if not self._generators:
+            return []
+        return [self.create_task(self.shutdown_asyncgens(), context=self._context)]
 
     async def shutdown_asyncgens(self) -> None:
         """Close the generators that were begun and not finished, in the order in which they were begun."""
@@ -167,7 +182,7 @@ class RunLoop(Callbacks):
         name: object = None,
         context: Context | None = None,
         **options: Any,
-    ) -> asyncio.Task[T]:
+    ) -> RunTask[T]:
         """A task of this run, numbered and named in the order of creation. `options`: of later Pythons."""
         if self._ended:
             coro.close()
