@@ -111,8 +111,9 @@ class Leftover:
         self._run.readings.warn(f"{OWN}end", f"after the workflow had ended, {reason}")
 
     def tell(self) -> None:
-        """The run is given back although its root is done: somebody may wonder what it waits for."""
-        if self._told:
+        """The run is given back although its root is done. If only somebody else can wake it, they should know."""
+        held = self._run.agenda.held.values()
+        if self._told or any(pending.due_us is not None or pending.duration_ms is not None for pending in held):
             return
         self._told = True
         tasks = ", ".join(_name(task) for task in self._run.loop.live()[:3])
