@@ -10,7 +10,14 @@ from collections.abc import Awaitable, Callable
 import pytest
 from asyncpg.connection import Connection
 
-from kagzi.protocol.v1.common_pb2 import ErrorDetail
+from kagzi.protocol.v1.common_pb2 import (
+    STEP_ABANDONED,
+    STEP_FAILED,
+    STEP_INTERRUPTED,
+    STEP_UNKNOWN,
+    ErrorDetail,
+    StepStatus,
+)
 from kagzi.store import claims, leases
 from kagzi.store.operation import BUSY, Kind, Operation, Outcome, Slot
 from tests.laws import operations
@@ -81,6 +88,36 @@ async def test_a_write_without_the_current_token_changes_nothing(world: World, l
         assert isinstance(operation.answer, ErrorDetail), kind.name
         assert operation.answer.code == ErrorDetail.LEASE_LOST, kind.name
         assert await world.contents() == before, kind.name
+
+
+@pytest.mark.parametrize("said", [STEP_FAILED, STEP_ABANDONED, STEP_INTERRUPTED, STEP_UNKNOWN], ids=StepStatus.Name)
+@pytest.mark.parametrize("became", ["in doubt", "settled", "failed"])
+async def test_what_became_of_an_attempt_is_no_repeat_of_something_else(
+    world: World, became: str, said: StepStatus.ValueType
+) -> None:
+    """An effect keeps its attempt in the hands of the next worker: the one before says what it saw of it, too late."""
+    run = await world.running()
+    effect = operations.start_step(run, "pay", effect=True)
+    attempt = effect.body.attempt_id
+    await world.flush(effect)
+    await world.expire(run.run_id)
+    [other] = await world.claim()
+    doubt = operations.fail_step(other, "pay", attempt_id=attempt, outcome=STEP_UNKNOWN)
+    await world.flush(doubt)
+    if became == "settled":
+        await world.flush(operations.complete_step(other, "pay", attempt_id=attempt))
+    elif became == "failed":
+        await world.flush(operations.fail_step(other, "pay", attempt_id=attempt))
+    before = await world.contents()
+    late = operations.fail_step(run, "pay", attempt_id=attempt, outcome=said)
+    await world.flush(late)
+    repeats = {"in doubt": STEP_UNKNOWN, "failed": STEP_FAILED}.get(became)
+    assert late.refused == (said != repeats), late.answer
+    assert await world.contents() == before
+    # Who has the run may say again what it said, also of a doubt that it has settled since.
+    await world.flush(doubt)
+    assert not doubt.refused, doubt.answer
+    assert await world.contents() == before
 
 
 @pytest.mark.parametrize("kind", EVERY_WRITE, ids=lambda kind: kind.name.lower())

@@ -112,7 +112,7 @@ async def fail(connection: Connection, namespace: str, operations: Sequence[Oper
         unclear=[body.unclear for body in bodies],
     )
     if len(written) < len(operations):
-        await recognise(connection, namespace, operations)
+        await recognise(connection, namespace, operations, held=True)
         return
     retry_at = {(str(row["run_id"]), str(row["attempt_id"])): row["retry_at"] for row in written}
     for operation, delay in zip(operations, delays, strict=True):
@@ -149,10 +149,13 @@ async def start(connection: Connection, namespace: str, operations: Sequence[Ope
         operation.answer = _started_answer(row["wake_at"], row["now"])
 
 
-async def recognise(connection: Connection, namespace: str, operations: Sequence[Operation]) -> None:
+async def recognise(
+    connection: Connection, namespace: str, operations: Sequence[Operation], *, held: bool = False
+) -> None:
     """Answers step operations from what is on record: the same answer as the first time for a repeat or a write of
     this very transaction, a refusal for anything else. Looked at before the fence speaks, because a repeat may arrive
-    after the run was given away.
+    after the run was given away. Who holds the run (`held`) may repeat a doubt that it has settled since; from anybody
+    else it is news, for an effect in doubt keeps its attempt in the hands of the next worker.
     """
     found = await _recorded.fetch(
         connection,
@@ -165,7 +168,7 @@ async def recognise(connection: Connection, namespace: str, operations: Sequence
     for operation in operations:
         record = records.get((operation.run_id, operation.body.attempt_id))
         if record is not None:
-            operation.answer = _stored_answer(operation, record)
+            operation.answer = _stored_answer(operation, record, held=held)
         if operation.answer is None:
             step = operation.body.step_id
             status = "taken by another attempt" if record is None else str(record["status"]).lower()
@@ -189,19 +192,31 @@ async def ended(connection: Connection, namespace: str, attempts: Sequence[tuple
     return {str(row["attempt_id"]) for row in found if row["status"] not in ("PENDING", "RUNNING")}
 
 
-def _stored_answer(operation: Operation, record: Record) -> Any:
+def _stored_answer(operation: Operation, record: Record, *, held: bool) -> Any:
     """What the attempt was answered the first time, or None if this is no repetition of it."""
     status = record["status"]
     match operation.kind.name:
         case "COMPLETE_STEP" if status == "COMPLETED":
             return ACCEPTED
-        case "FAIL_STEP" | "FAIL_STEP_AND_GIVE_BACK" if status not in ("COMPLETED", "RUNNING", "PENDING"):
+        case "FAIL_STEP" | "FAIL_STEP_AND_GIVE_BACK" if status == _told(operation) or (
+            held and _settled(operation, status)
+        ):
             at = record["retry_at"]
             delay = 0 if at is None else max(0, rows.microseconds(at) - rows.microseconds(record["now"])) // 1000
             return _failed_answer(at, delay)
         case "START_STEP" | "START_CHILD":
             return _started_answer(record["wake_at"], record["now"])
     return None
+
+
+def _told(operation: Operation) -> str:
+    """The status that a failed attempt is said to have."""
+    return rows.STEP_STATUS_NAME[operation.body.outcome or STEP_FAILED]
+
+
+def _settled(operation: Operation, status: str) -> bool:
+    """Whether it says that an outcome is unknown, and the outcome has become known."""
+    return operation.body.outcome == STEP_UNKNOWN and status in ("COMPLETED", "FAILED")
 
 
 async def set_aside(connection: Connection, namespace: str, failed: Sequence[tuple[str, str]]) -> list[Record]:
