@@ -110,6 +110,16 @@ async def facts(ctx: Context, tag: str) -> Any:
     return [ctx.run_id, ctx.workflow_type, ctx.namespace, ctx.attempt, ctx.scheduled_for, ctx.labels]
 
 
+async def scheduled_for(ctx: Context, tag: str) -> Any:
+    """Played by runs of a schedule."""
+    return None if ctx.scheduled_for is None else ctx.scheduled_for.isoformat()
+
+
+async def logger(ctx: Context, tag: str) -> Any:
+    ctx.logger.info("%s of %s", tag, ctx.run_id)
+    return None if ctx.logger.extra is None else ctx.logger.extra["run_id"]
+
+
 SCENES: list[Scene] = [
     step,
     sleep,
@@ -125,6 +135,8 @@ SCENES: list[Scene] = [
     set_state,
     patched,
     facts,
+    scheduled_for,
+    logger,
 ]
 
 
@@ -180,6 +192,40 @@ async def continued(ctx: Context, rounds: list[str]) -> list[str]:
     if len(rounds) < 3:
         ctx.continue_as_new([*rounds, ctx.run_id])
     return [*rounds, ctx.run_id]
+
+
+@workflow
+async def continued_gathered(ctx: Context, rounds: list[str]) -> list[str]:
+    """The same from one of several branches, of which another has something to undo."""
+
+    async def go_on() -> list[str]:
+        await ctx.step("hang", hang, ctx.run_id)
+        if len(rounds) < 3:
+            ctx.continue_as_new([*rounds, ctx.run_id])
+        return [*rounds, ctx.run_id]
+
+    async def beside() -> None:
+        try:
+            await ctx.sleep("long", "1h" if len(rounds) < 3 else "1ms")
+        except asyncio.CancelledError:
+            await ctx.step("undo", mark, "undone", ctx.run_id, len(rounds))
+            raise
+
+    found, _ = await asyncio.gather(go_on(), beside())
+    return found
+
+
+@workflow
+async def continued_cancelled(ctx: Context, rounds: list[str]) -> None:
+    """The same from the cleanup of a cancelled run: the next one is asked to cancel too."""
+    if not rounds:
+        await ctx.step("come", come, ctx.run_id)
+    try:
+        await ctx.sleep("long", "1h")
+    finally:
+        if not rounds:
+            ctx.continue_as_new([ctx.run_id])
+        await ctx.step("mark", mark, "cleaned", rounds[0], ctx.run_id)
 
 
 @workflow

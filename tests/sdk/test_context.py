@@ -4,12 +4,13 @@ process finishes them.
 """
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -19,6 +20,8 @@ from tests.database import Databases
 from tests.sdk import scenes
 from tests.sdk.rig import LONG, Marks, Rig, doomed, rigged
 
+# A slot of the schedules that start the runs of one scene.
+SLOT = datetime(2024, 2, 29, tzinfo=UTC)
 NAMES = [scene.__name__ for scene in scenes.SCENES]
 
 
@@ -31,7 +34,8 @@ class Played:
     records: dict[str, dict[str, str]] = field(default_factory=dict)
     states: dict[str, Any] = field(default_factory=dict)
     marks: list[Any] = field(default_factory=list)
-    lines: list[str] = field(default_factory=list)
+    # What each workflow said in this process.
+    lines: dict[str, list[str]] = field(default_factory=dict)
     # Timers, and those of them that were over before their time.
     timers: tuple[int, int] = (0, 0)
 
@@ -41,12 +45,25 @@ class Played:
 
 
 class _Lines(logging.Handler):
-    def __init__(self, lines: list[str]) -> None:
+    def __init__(self, lines: dict[str, list[str]]) -> None:
         super().__init__()
         self._lines = lines
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._lines.append(record.getMessage())
+        self._lines.setdefault(record.name.rpartition(".")[2], []).append(record.getMessage())
+
+
+@contextlib.contextmanager
+def _listening(played: Played) -> Iterator[None]:
+    """Keeps what workflows say in this process."""
+    logger = logging.getLogger("kagzi.workflow")
+    handler = _Lines(played.lines)
+    level = logger.level
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
+    yield
+    logger.removeHandler(handler)
+    logger.setLevel(level)
 
 
 @pytest.fixture(scope="module")
@@ -79,21 +96,23 @@ async def _crash(url: str, marks: Marks) -> Played:
     async with rigged(url, lease=2.0) as rig:
         with doomed(rig, "tests.sdk.scenes", **{scenes.DOOMED: "1"}) as worker:
             handles = {play.name: await _start(rig, play) for play in [*plays, scenes.logged]}
-            handles["continued"] = await rig.client.start(scenes.continued, [])
+            for continued in (scenes.continued, scenes.continued_gathered):
+                handles[continued.name] = await rig.client.start(continued, [])
             left = {f"hangs {handle.run_id}" for handle in handles.values()}
             left |= {f"marks {handles[play.name].run_id}" for play in plays}
             while left:
                 left.discard(await worker.says(""))
             # The record that a step was reached leaves a little later than its body begins.
             await rig.until(
-                "select 1 from kagzi.step_runs where run_id = $1 and step_id = 'hang'", handles["logged"].run_id
+                "select 1 from kagzi.step_runs where run_id = any ($1) and step_id in ('once', 'mark', 'hang') "
+                "having count(*) = 6",
+                [handles[name].run_id for name in ("logged", "logger_alone", "logger_gathered")],
             )
             worker.kill()
-        logger = logging.getLogger("kagzi.workflow.logged")
-        logger.setLevel(logging.INFO)
-        logger.addHandler(_Lines(played.lines))
-        async with rig.working(*plays, scenes.kid, scenes.continued, scenes.logged):
-            await _finish(rig, handles, played)
+        others = (scenes.kid, scenes.continued, scenes.continued_gathered, scenes.logged)
+        with _listening(played):
+            async with rig.working(*plays, *others):
+                await _finish(rig, handles, played)
         (row,) = await rig.fetch(
             "select count(*) as all, count(*) filter (where finished_at < wake_at) as early from kagzi.step_runs "
             "where kind = 'SLEEP' and status = 'COMPLETED'"
@@ -106,19 +125,32 @@ async def _crash(url: str, marks: Marks) -> Played:
 async def _cancel(url: str, marks: Marks) -> Played:
     played = Played()
     plays = [play for name, play in scenes.PLAYS.items() if name.endswith("_cancelled")]
-    async with rigged(url) as rig, rig.working(*plays, scenes.kid):
-        scenes.ready = type(scenes.ready)()
-        handles = {play.name: await _start(rig, play) for play in plays}
-        for _ in handles:
-            await scenes.ready.arrival()
-        await asyncio.gather(*(handle.cancel("enough") for handle in handles.values()))
-        await _finish(rig, handles, played)
+    with _listening(played):
+        await _cancel_all(url, plays, played)
     played.marks = [json.loads(line) for line in marks.read()]
     return played
 
 
+async def _cancel_all(url: str, plays: list[Any], played: Played) -> None:
+    async with rigged(url) as rig, rig.working(*plays, scenes.kid, scenes.continued_cancelled):
+        scenes.ready = type(scenes.ready)()
+        handles = {play.name: await _start(rig, play) for play in plays}
+        handles["continued_cancelled"] = await rig.client.start(scenes.continued_cancelled, [])
+        for _ in handles:
+            await scenes.ready.arrival()
+        await asyncio.gather(*(handle.cancel("enough") for handle in handles.values()))
+        await _finish(rig, handles, played)
+
+
 async def _start(rig: Rig, play: Any) -> Handle[Any]:
-    handle: Handle[Any] = await rig.client.start(play, labels={"scene": play.name})
+    handle: Handle[Any]
+    if play.name.startswith("scheduled_for"):
+        schedule = await rig.client.schedules.create(play.name, play, cron="0 0 * * *", paused=True)
+        (slot,) = (await schedule.backfill(SLOT, SLOT + timedelta(hours=1))).runs.values()
+        assert slot is not None
+        handle = rig.client.handle(slot, play)
+    else:
+        handle = await rig.client.start(play, labels={"scene": play.name})
     for colour in scenes.SIGNALS:
         await handle.signal("colour", colour)
     return handle
@@ -248,5 +280,37 @@ def test_a_run_that_continues_as_new_is_one_run_for_who_waits(crashed: Played) -
     assert len(set(rounds)) == 4
 
 
-def test_the_logger_is_silent_in_replay(crashed: Played) -> None:
-    assert crashed.lines == ["after the crash"]
+def test_a_branch_continues_its_run_as_new_and_the_others_clean_up(crashed: Played) -> None:
+    rounds = crashed.results["continued_gathered"]
+
+    assert rounds[0] == crashed.run_ids["continued_gathered"]
+    assert len(set(rounds)) == 4
+    assert [
+        [value for kind, run_id, value in crashed.marks if kind == "undone" and run_id == each] for each in rounds
+    ] == [[0], [1], [2], []]
+
+
+def test_a_cancelled_run_that_continues_as_new_is_cancelled_there(cancelled: Played) -> None:
+    error = cancelled.results["continued_cancelled"]
+    (last,) = cancelled.seen("continued_cancelled", "cleaned")
+
+    assert isinstance(error, RunCancelled)
+    assert error.reason == "enough"
+    assert error.run_id == last != cancelled.run_ids["continued_cancelled"]
+
+
+def test_a_run_knows_the_slot_that_it_was_scheduled_for(crashed: Played, cancelled: Played) -> None:
+    slot = SLOT.isoformat()
+
+    assert crashed.results["scheduled_for_alone"] == [slot, slot]
+    assert crashed.results["scheduled_for_gathered"] == [[slot, slot], [slot, slot]]
+    assert cancelled.seen("scheduled_for_cancelled", "cleaned") == [slot]
+
+
+def test_the_logger_is_silent_in_replay(crashed: Played, cancelled: Played) -> None:
+    assert crashed.lines["logged"] == ["after the crash"]
+    alone, gathered = crashed.run_ids["logger_alone"], crashed.run_ids["logger_gathered"]
+    assert crashed.results["logger_alone"] == [alone, alone]
+    assert crashed.lines["logger_alone"] == [f"after of {alone}"]
+    assert crashed.lines["logger_gathered"] == [f"after of {gathered}", f"again of {gathered}"]
+    assert cancelled.lines["logger_cancelled"] == [f"cleanup of {cancelled.run_ids['logger_cancelled']}"]
