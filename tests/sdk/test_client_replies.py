@@ -13,7 +13,7 @@ import grpc
 import pytest
 
 from kagzi.protocol.v1.common_pb2 import FUNCTION, STEP_UNKNOWN
-from kagzi.protocol.v1.worker_pb2 import StepFailed, StepStarted, Suspend
+from kagzi.protocol.v1.worker_pb2 import Delivery, StepFailed, StepStarted, Suspend
 from kagzi.sdk.client import Client
 from kagzi.sdk.errors import RunFailed
 from kagzi.sdk.handle import Handle
@@ -54,6 +54,12 @@ class Proxy(grpc.GenericRpcHandler):
             await context.abort(grpc.StatusCode.UNAVAILABLE, "the reply is lost")
 
 
+def parks(_: Delivery) -> list[tuple[str, Any]]:
+    """Code that does not fit, whatever happens."""
+    document = '{"reason": "nondeterminism", "message": "", "recorded": [], "requested": []}'
+    return [("suspend", Suspend(parked_json=document, parked_hash="same", operation_id=new_id()))]
+
+
 class Scene:
     """A client behind a proxy, a worker, and the database to look into."""
 
@@ -73,6 +79,15 @@ class Scene:
         with pytest.raises(RunFailed):
             await handle.result()
         return handle
+
+    def deliveries(self, handle: Handle[Any]) -> int:
+        return sum(delivery.run_id == handle.run_id for delivery in self.hand.delivered)
+
+    async def parked(self, handle: Handle[Any], deliveries: int) -> None:
+        """The run was handed out so often, and stands still."""
+        await until(lambda: self.deliveries(handle) >= deliveries)
+        while (await handle.describe()).status != "SLEEPING":
+            pass
 
     async def doubtful(self) -> Handle[Any]:
         """A run that is suspended over an effect whose outcome is unknown."""
@@ -100,7 +115,9 @@ async def scene(request: pytest.FixtureRequest, database_url: str) -> AsyncItera
     async with contextlib.AsyncExitStack() as stack:
         first = await stack.enter_async_context(serving(database_url))
         hand = await stack.enter_async_context(
-            working(first.address, "held", echo=echo, bad=lambda _: [step("a", 1, 1), failed("no", step="b")])
+            working(
+                first.address, "held", echo=echo, bad=lambda _: [step("a", 1, 1), failed("no", step="b")], parks=parks
+            )
         )
         upstream = await stack.enter_async_context(grpc.aio.insecure_channel(first.address))
         proxy = Proxy(upstream)
@@ -170,6 +187,18 @@ async def test_a_step_is_resolved_once(scene: Scene) -> None:
     await until(lambda: handle.run_id in scene.hand.held)
     [fact] = scene.hand.held[handle.run_id].facts
     assert fact.step_resolved.step.output.data == b'"by hand"'
+
+
+async def test_a_run_is_resumed_once(scene: Scene) -> None:
+    """It is parked again before the client asks again, and stays so."""
+    handle = await scene.client.start("parks")
+    await scene.parked(handle, deliveries=1)
+    await lost(scene, "ResumeWorkflow", handle.resume)
+    await scene.parked(handle, deliveries=2)
+    assert await scene.client.execute("echo", 1) == 1
+    assert scene.deliveries(handle) == 2
+    await handle.resume()
+    await scene.parked(handle, deliveries=3)
 
 
 async def test_an_end_that_was_lost_with_its_stream_is_told_by_the_next(scene: Scene) -> None:

@@ -9,7 +9,7 @@ import secrets
 import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -129,6 +129,31 @@ async def lasting(ctx: Context) -> str:
     return await ctx.step("endless", endless)
 
 
+@workflow
+async def warned(ctx: Context) -> str:
+    """A task that does not end when it is told to: it is left behind, and the run says so."""
+
+    async def stubborn() -> None:
+        while True:
+            with suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+
+    kept = asyncio.create_task(stubborn())
+    return f"{await ctx.step('plain', plain, 'word')} and {kept.get_name()}"
+
+
+class Code:
+    """What the code of a workflow asks for today."""
+
+    step = "plain"
+
+
+@workflow
+async def changing(ctx: Context) -> str:
+    await ctx.step(Code.step, plain, "word")
+    return await ctx.receive("go", str) or ""
+
+
 @dataclass(frozen=True, slots=True)
 class Pair:
     """Two servers on one database."""
@@ -159,7 +184,7 @@ class Way:
 
     def worker(self, **options: Any) -> Worker:
         return Worker(
-            self.target, workflows=[everything, echo, failing, lasting, listening], queue=self.queue, **options
+            self.target, workflows=[everything, echo, failing, lasting, listening, warned], queue=self.queue, **options
         )
 
     async def once(self, run_id: str) -> None:
@@ -246,6 +271,20 @@ async def test_the_end_of_a_failing_run_whose_reply_is_lost_takes_effect_once(wa
     assert way.first.lost.is_set()
     await way.once(handle.run_id)
     assert await way.runs() == {("failing", "FAILED"): 1, ("echo", "COMPLETED"): 1}
+
+
+async def test_a_warning_whose_reply_is_lost_is_noted_once(way: Way) -> None:
+    way.first.lose("warn")
+    async with way.worker(), Client(way.pair.servers[0].address) as client:
+        handle = await client.start(warned, queue=way.queue)
+        assert await handle.result(timeout=60) == "word and Task-2"
+        assert await client.execute(echo, "next", queue=way.queue) == "next"
+        (warning,) = (await handle.describe()).warnings
+        assert "'Task-2' went on after the workflow had ended" in warning.message
+    assert way.first.lost.is_set()
+    assert way.passed.count("warn") == 2
+    await way.once(handle.run_id)
+    assert await way.runs() == {("warned", "COMPLETED"): 1, ("echo", "COMPLETED"): 1}
 
 
 async def test_a_release_whose_reply_is_lost_takes_effect_once(way: Way) -> None:
@@ -373,6 +412,35 @@ async def _fork(client: Client, way: Way) -> None:
     assert await way.runs() == {("echo", "COMPLETED"): 2}
 
 
+async def _resume(client: Client, way: Way) -> None:
+    direct = way.pair.servers[0].address
+    async with Worker(direct, workflows=[changing], queue=way.queue, residents=0):
+        handle = await client.start(changing, queue=way.queue)
+        await _comes_to(way, handle, "not parked")
+    Code.step = "another"
+    try:
+        async with Worker(direct, workflows=[changing], queue=way.queue):
+            await handle.signal("go", "went on")
+            await _comes_to(way, handle, "parked")
+    finally:
+        Code.step = "plain"
+    async with Worker(direct, workflows=[changing], queue=way.queue):
+        await handle.resume()
+        assert await handle.result(timeout=60) == "went on"
+    assert ran[handle.run_id, "plain"] == 1
+    assert await way.runs() == {("changing", "COMPLETED"): 1}
+
+
+async def _comes_to(way: Way, handle: Handle[Any], how: str) -> None:
+    query = (
+        "select case when parked_hash is null then 'not parked' else 'parked' end from kagzi.workflow_runs "
+        "where run_id = $1 and status = 'SLEEPING'"
+    )
+    async with asyncio.timeout(60):
+        while await way.pair.fetch(query, handle.run_id) != [(how,)]:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.02)
+
+
 @pytest.mark.parametrize(
     ("method", "call"),
     [
@@ -386,6 +454,7 @@ async def _fork(client: Client, way: Way) -> None:
         pytest.param("TerminateWorkflow", _terminate, id="terminate"),
         pytest.param("RetryWorkflow", _retry, id="retry"),
         pytest.param("ForkWorkflow", _fork, id="fork"),
+        pytest.param("ResumeWorkflow", _resume, id="resume"),
     ],
 )
 async def test_a_call_whose_reply_is_lost_is_made_again_and_takes_effect_once(
