@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeVar, Unpack, overload
 import uuid_utils
 
 from kagzi.protocol.v1.common_pb2 import FOREVER, REJECT, REPLACE
-from kagzi.sdk import request
+from kagzi.sdk import option, request
 from kagzi.sdk.calls import resolve_namespace
 from kagzi.sdk.codec import Chain, Codec
 from kagzi.sdk.definition import Workflow
@@ -181,13 +181,13 @@ def signal(
     if codecs and workflow is None:
         raise ConfigError("A signal through codecs is bound to its workflow: name it, as workflow=ship.")
     place = resolve_namespace(namespace)
-    type_name = workflow.name if isinstance(workflow, Workflow) else workflow or ""
+    type_name = "" if workflow is None else option.workflow(workflow)[0]
     payload = None if value is None else Values(Chain(codecs), place, type_name).encode(value, None, "signal")
     values = {
-        "run_id": str(run_id),
-        "name": name,
+        "run_id": option.uuid(run_id, "run_id"),
+        "name": option.required(name, "name"),
         "namespace": place,
-        "signal_id": str(id) if id is not None else str(uuid_utils.uuid7()),
+        "signal_id": option.uuid(id, "id") if id is not None else str(uuid_utils.uuid7()),
         "payload_data": None if payload is None else payload.data,
         "payload_encoding": None if payload is None else payload.encoding or None,
     }
@@ -197,6 +197,7 @@ def signal(
 def _call(connection: Any, function: str, types: Mapping[str, str], values: Mapping[str, str | bytes | None]) -> Any:
     """Calls a function of the database as the connection does such things; answers what it answers, or an awaitable."""
     given = [values[name] for name in types]
+    connection = _lent(connection)
     match _library(connection):
         case "asyncpg":
             statement = _statement(function, types, [f"${number}" for number in range(1, len(types) + 1)])
@@ -223,14 +224,49 @@ def _statement(function: str, types: Mapping[str, str], places: Sequence[str]) -
     return f"select {function}({', '.join(arguments)})"
 
 
+# How to get a connection from what people have at hand instead.
+_SOURCES = {
+    ("asyncpg", "Pool"): "async with pool.acquire() as connection, connection.transaction(): ...",
+    ("psycopg_pool", "ConnectionPool"): "with pool.connection() as connection: ...",
+    ("psycopg_pool", "AsyncConnectionPool"): "async with pool.connection() as connection: ...",
+    ("sqlalchemy", "Engine"): "with engine.begin() as connection: ...",
+    ("sqlalchemy", "AsyncEngine"): "async with engine.begin() as connection: ...",
+    ("sqlalchemy", "sessionmaker"): "with maker.begin() as session: ...",
+    ("sqlalchemy", "async_sessionmaker"): "async with maker.begin() as session: ...",
+}
+
+
 def _library(connection: Any) -> str:
-    names = {kind.__module__.partition(".")[0] for kind in type(connection).__mro__}
+    kinds = _kinds(connection)
+    names = {module for module, _ in kinds}
     if not names & {"asyncpg", "sqlalchemy"} and not hasattr(connection, "cursor"):
         raise ConfigError(
             f"{type(connection).__name__} is no connection that Kagzi knows: give one of asyncpg, psycopg, SQLAlchemy, "
             "or another of the DB-API."
         )
     return "asyncpg" if "asyncpg" in names else "sqlalchemy" if "sqlalchemy" in names else ""
+
+
+def _lent(connection: Any) -> Any:
+    """The connection itself, where a pool of SQLAlchemy has lent it. ConfigError for the pools and engines that people
+    have at hand instead: none of them has a transaction that the caller could commit.
+    """
+    kinds = _kinds(connection)
+    instead = next((_SOURCES[kind] for kind in kinds if kind in _SOURCES), None)
+    if instead is None and ("sqlalchemy", "PoolProxiedConnection") in kinds:
+        if connection.dbapi_connection is connection.driver_connection:
+            return connection.dbapi_connection
+        # Beneath its own disguise such a driver knows nothing of the transaction.
+        instead = _SOURCES["sqlalchemy", "AsyncEngine"]
+    if instead is not None:
+        raise ConfigError(
+            f"{type(connection).__name__} has no transaction of yours: give a connection that is in one, as {instead}"
+        )
+    return connection
+
+
+def _kinds(connection: Any) -> list[tuple[str, str]]:
+    return [(kind.__module__.partition(".")[0], kind.__name__) for kind in type(connection).__mro__]
 
 
 def _text(answer: Any, read: Callable[[Any], Any] = lambda result: result) -> Any:

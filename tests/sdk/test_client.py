@@ -161,6 +161,10 @@ def test_what_the_caller_says_goes_before_what_the_workflow_declares() -> None:
         ({"id": 42}, "id must be"),
         ({"queue": 42}, "queue must be"),
         ({"version": 42}, "version must be"),
+        ({"id": ""}, "id must be 1 to 255 bytes"),
+        ({"queue": ""}, "queue must be 1 to 255 bytes"),
+        ({"delay": "soon"}, "delay='soon' is not a duration"),
+        ({"timeout": "soon"}, "timeout='soon' is not a duration"),
     ],
 )
 def test_a_mistake_in_the_options_is_told_before_anything_is_sent(options: dict[str, Any], words: str) -> None:
@@ -190,9 +194,31 @@ async def test_what_is_no_name_is_refused_before_anything_is_sent() -> None:
     for call, field in (
         (handle.signal(unknown), "name"),
         (handle.resolve(unknown, "fail"), "step"),
+        (handle.resolve("charge", "fail", reason=unknown), "reason"),
+        (handle.resolve("charge", "fail", attempt_id=unknown), "attempt_id"),
+        (handle.cancel(unknown), "reason"),
+        (handle.terminate(unknown), "reason"),
+        (handle.fork("charge", outputs={unknown: 1}), "a step of outputs"),
     ):
         with pytest.raises(ConfigError, match=f"{field} must be text, got 5"):
             await call
+
+
+async def test_what_is_no_value_of_an_argument_is_refused_before_anything_is_sent() -> None:
+    client = Client("localhost:1")
+    handle = client.handle("0190a0a0-0000-7000-8000-000000000001")
+    unknown: Any = [1]
+    for call, words in (
+        (handle.fork("charge", outputs=unknown), r"outputs=\[1\] must be a mapping of steps to values"),
+        (handle.result(timeout="soon"), "timeout='soon' is not a duration"),
+        (client.find(""), "id must be 1 to 255 bytes"),
+        (client.find(unknown), "id must be 1 to 255 bytes"),
+        (anext(aiter(client.runs(limit=unknown))), r"limit=\[1\] must be a whole number"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            await call
+    with pytest.raises(ConfigError, match="patience='soon' is not a duration"):
+        Client("localhost:1", patience="soon")
 
 
 def test_a_name_that_is_too_long_is_not_shown_whole() -> None:
@@ -410,6 +436,21 @@ async def test_a_filter_without_meaning_is_refused(client: Client) -> None:
         await anext(aiter(client.runs(status="LOST")))
     with pytest.raises(ConfigError, match="time zone"):
         await anext(aiter(client.runs(since=datetime(2030, 1, 1))))  # noqa: DTZ001 - that is the mistake
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"status": 5}, "status=5 must be one of"),
+        ({"status": [5]}, "status=5 must be one of"),
+        ({"type": 5}, "or by its name, and not as int 5"),
+        ({"type": ""}, "workflow must be"),
+        ({"queue": ""}, "queue must be"),
+        ({"labels": 5}, "labels=5 must be a mapping"),
+        ({"labels": {"a": 5}}, r"labels\['a'\]"),
+        ({"parent": 5}, "parent must be text"),
+        ({"since": "soon"}, "since='soon' is not a duration"),
+        ({"until": []}, "until=\\[\\] is not a duration"),
+    ]
+    for filters, words in wrong:
+        with pytest.raises(ConfigError, match=words):
+            await anext(aiter(client.runs(**filters)))
 
 
 async def test_what_does_not_exist_is_not_found(client: Client) -> None:

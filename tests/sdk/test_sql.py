@@ -17,7 +17,8 @@ import pytest
 import sqlalchemy
 from asyncpg.connection import Connection
 from psycopg.rows import class_row, dict_row
-from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.orm import scoped_session, sessionmaker
 
 from kagzi import sql
 from kagzi.sdk.client import Client
@@ -94,6 +95,32 @@ async def with_sqlalchemy(url: str, use: Use, commit: bool) -> Any:
     return await asyncio.to_thread(run)
 
 
+async def with_lent_psycopg(url: str, use: Use, commit: bool) -> Any:
+    def run() -> Any:
+        engine = sqlalchemy.create_engine(_dialect(url, "psycopg"))
+        opened = engine.raw_connection()
+        result = use(opened)
+        opened.commit() if commit else opened.rollback()
+        opened.close()
+        engine.dispose()
+        return result
+
+    return await asyncio.to_thread(run)
+
+
+async def with_scoped_session(url: str, use: Use, commit: bool) -> Any:
+    def run() -> Any:
+        engine = sqlalchemy.create_engine(_dialect(url, "psycopg"))
+        opened = scoped_session(sessionmaker(engine))
+        result = use(opened)
+        opened.commit() if commit else opened.rollback()
+        opened.remove()
+        engine.dispose()
+        return result
+
+    return await asyncio.to_thread(run)
+
+
 async def with_async_sqlalchemy(url: str, use: Use, commit: bool) -> Any:
     engine = create_async_engine(_dialect(url, "asyncpg"))
     async with AsyncSession(engine) as opened:
@@ -131,6 +158,8 @@ KINDS = [
     with_psycopg,
     with_async_psycopg,
     with_psycopg_dicts,
+    with_lent_psycopg,
+    with_scoped_session,
     with_raw_async_psycopg,
     with_sqlalchemy,
     with_async_sqlalchemy,
@@ -410,6 +439,53 @@ async def test_the_functions_are_safe_from_a_callers_search_path(connection: Con
 async def test_a_connection_of_no_known_kind_is_refused() -> None:
     with pytest.raises(ConfigError, match="asyncpg"):
         sql.start(object(), "order")
+
+
+async def test_what_only_gives_connections_is_refused_with_how_to_get_one(database_url: str) -> None:
+    engine = sqlalchemy.create_engine(_dialect(database_url, "psycopg"))
+    later = create_async_engine(_dialect(database_url, "asyncpg"))
+    for source, words in (
+        (asyncpg.create_pool(database_url, min_size=0), r"as async with pool\.acquire\(\) as connection"),
+        (engine, r"Engine has no transaction of yours: .*, as with engine\.begin\(\) as connection"),
+        (later, r"as async with engine\.begin\(\) as connection"),
+        (sessionmaker(engine), r"as with maker\.begin\(\) as session"),
+        (async_sessionmaker(later), r"as async with maker\.begin\(\) as session"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            sql.start(source, "order")
+        with pytest.raises(ConfigError, match=words):
+            sql.signal(source, new_id(), "go")
+    engine.dispose()
+
+
+async def test_a_connection_of_another_kind_beneath_that_of_sqlalchemy_is_refused(database_url: str) -> None:
+    engine = create_async_engine(_dialect(database_url, "asyncpg"))
+    async with engine.connect() as opened:
+        lent = await opened.get_raw_connection()
+        with pytest.raises(ConfigError, match=r"as async with engine\.begin\(\) as connection"):
+            await sql.start(lent, "order")
+    await engine.dispose()
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"run_id": 5}, "run_id=5 must be a UUID"),
+        ({"run_id": "order-1"}, "run_id='order-1' must be a UUID"),
+        ({"run_id": None}, "run_id=None must be a UUID"),
+        ({"name": 5}, "name must be 1 to 255 bytes of printable text, got 5"),
+        ({"name": ""}, "name must be 1 to 255 bytes"),
+        ({"id": "twice"}, "id='twice' must be a UUID"),
+        ({"workflow": 5}, "or by its name, and not as int 5"),
+        ({"namespace": 5}, "namespace"),
+    ],
+)
+async def test_a_mistake_in_a_signal_is_told_before_anything_is_sent(
+    connection: Connection, given: dict[str, Any], words: str
+) -> None:
+    arguments = {"run_id": new_id(), "name": "go", **given}
+    with pytest.raises(ConfigError, match=words):
+        sql.signal(connection, arguments.pop("run_id"), arguments.pop("name"), **arguments)
 
 
 def test_importing_it_loads_no_driver() -> None:

@@ -119,4 +119,4 @@ def topics(given: str | Sequence[str], where: str) -> tuple[str, ...]:
 
 def limit(timeout: Duration | None) -> timedelta | None:
     """The time a phase may take."""
-    return None if timeout is None else duration.parse(timeout)
+    return None if timeout is None else duration.named(timeout, "timeout")

@@ -118,7 +118,7 @@ def mutation(
         called = str(name or getattr(function, "__name__", ""))
         check_name(called, "name")
         made: Mutation[..., Any] = Mutation(
-            function, called, timeout=None if timeout is None else duration.parse(timeout)
+            function, called, timeout=None if timeout is None else duration.named(timeout, "timeout")
         )
         _declared[called].add(made)
         return made

@@ -17,6 +17,7 @@ from grpc_status import rpc_status
 
 from kagzi.protocol.v1.common_pb2 import ErrorDetail
 from kagzi.sdk.certificates import Tls, credentials
+from kagzi.sdk.definition import check_name
 from kagzi.sdk.errors import (
     ConfigError,
     Conflict,
@@ -97,6 +98,8 @@ def resolve_target(url: str | None = None) -> list[str]:
 
 def resolve_namespace(namespace: str | None = None, api_key: str | None = None) -> str:
     """The namespace to work in: the one given, of KAGZI_NAMESPACE, the one that the key names, or "default"."""
+    if namespace:
+        check_name(namespace, "namespace")
     return namespace or os.environ.get("KAGZI_NAMESPACE") or named_by(api_key) or DEFAULT_NAMESPACE
 
 
@@ -109,7 +112,7 @@ def named_by(api_key: str | None) -> str:
 def resolve_api_key(api_key: str | None = None) -> str | None:
     """The key to show: the one given, of KAGZI_API_KEY, or none."""
     found = api_key or os.environ.get("KAGZI_API_KEY") or None
-    if found is not None and not (found.isascii() and found.isprintable()):
+    if found is not None and not (isinstance(found, str) and found.isascii() and found.isprintable()):
         raise ConfigError("api_key (KAGZI_API_KEY) holds characters that no key has: copy it again, without line ends.")
     return found
 

@@ -95,7 +95,7 @@ def child_request(
         workflow_type=name,
         task_queue=option.name(options.get("queue"), "queue") or (declared.queue if declared else None) or run.queue,
         external_id=option.name(options.get("id"), "id"),
-        version=option.name(options.get("version"), "version") or (declared.version if declared else ""),
+        version=option.version(options.get("version")) or (declared.version if declared else ""),
         labels=option.labels(options.get("labels")),
         detached=bool(options.get("detached")),
     )
@@ -121,12 +121,12 @@ def _set_input(request: StartWorkflowRequest, run: Execution, declared: Workflow
 
 def _set_times(request: StartWorkflowRequest, options: Mapping[str, Any], declared: Workflow[Any, Any] | None) -> None:
     if options.get("delay") is not None:
-        request.delay_ms = bounded_ms(options["delay"])
+        request.delay_ms = bounded_ms(options["delay"], "delay")
     timeout = options.get("timeout")
     if timeout is None and declared is not None:
         timeout = declared.timeout
     if timeout is not None:
-        request.timeout_ms = max(1, bounded_ms(timeout))
+        request.timeout_ms = max(1, bounded_ms(timeout, "timeout"))
     retry = option.retry(options.get("retry")) or (declared.retry if declared else None)
     if retry is not None:
         request.retry.CopyFrom(retry_policy(retry))

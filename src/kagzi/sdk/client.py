@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Self, TypedDict, TypeVar, Unpack, overload
 
 from kagzi.protocol.v1 import workflow_pb2 as pb
-from kagzi.sdk import listing, request, tracing
+from kagzi.sdk import listing, option, request, tracing
 from kagzi.sdk.automations import Automations
 from kagzi.sdk.certificates import Tls
 from kagzi.sdk.codec import Codec
@@ -137,7 +137,7 @@ class Client:
 
     async def find(self, id: str, workflow: Any = None) -> Handle[Any]:
         """The active run with the `id` its caller gave it, else the newest that had it. NotFound when there is none."""
-        asked = pb.GetWorkflowByExternalIdRequest(namespace=self.namespace, external_id=id)
+        asked = pb.GetWorkflowByExternalIdRequest(namespace=self.namespace, external_id=option.required(id, "id"))
         found = await self._reach.look(lambda server: server.workflows.GetWorkflowByExternalId, asked)
         return Handle(self._reach, found.run.run_id, workflow or found.run.workflow_type)
 
@@ -147,7 +147,7 @@ class Client:
         Filters: `status` (one or several), `type`, `queue`, `labels`, `since`, `until`, `parent`.
         """
         asked = listing.runs(self.namespace, **which)
-        left = sys.maxsize if limit is None else limit
+        left = sys.maxsize if limit is None else option.count(limit, "limit")
         while left > 0:
             asked.page_size = min(left, asked.page_size)
             page = await self._reach.look(lambda server: server.workflows.ListWorkflows, asked)

@@ -150,7 +150,7 @@ class Context:
 
     def sleep(self, name: str, delay: Duration) -> Coroutine[Any, Any, None]:
         """Waits for a time of any length up to ten years; its end is fixed when it is first reached."""
-        return self._sleep(self._inside(), *caller(), name, bounded_ms(delay), None)
+        return self._sleep(self._inside(), *caller(), name, bounded_ms(delay, "delay"), None)
 
     def sleep_until(self, name: str, moment: datetime) -> Coroutine[Any, Any, None]:
         """Waits until a moment; one in the past is over at once."""
@@ -181,7 +181,8 @@ class Context:
     def receive(self, name: str, type: Any = None, /, *, timeout: Duration | None = None) -> Coroutine[Any, Any, Any]:
         """The next signal of a name, whether it was sent before or comes later; None when `timeout` is over."""
         plan(type)
-        return self._receive(self._inside(), *caller(), name, type, None if timeout is None else bounded_ms(timeout))
+        timeout_ms = None if timeout is None else bounded_ms(timeout, "timeout")
+        return self._receive(self._inside(), *caller(), name, type, timeout_ms)
 
     async def _receive(
         self, run: Execution, code: CodeType, line: int, name: str, type: Any, timeout_ms: int | None

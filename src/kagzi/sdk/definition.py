@@ -73,7 +73,7 @@ class Step(Generic[P, R]):
         return replace(
             self,
             retry=self.retry if retry is None else _checked_retry(retry),
-            timeout=self.timeout if timeout is None else duration.parse(timeout),
+            timeout=self.timeout if timeout is None else duration.named(timeout, "timeout"),
         )
 
     def reconcile(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -126,7 +126,7 @@ def step(
         made: Step[..., Any] = Step(
             function,
             retry=None if retry is None else _checked_retry(retry),
-            timeout=None if timeout is None else duration.parse(timeout),
+            timeout=None if timeout is None else duration.named(timeout, "timeout"),
             effect=effect,
         )
         return made
@@ -235,7 +235,7 @@ def workflow(
             version=version,
             retry=None if retry is None else _checked_retry(retry),
             step_retry=None if step_retry is None else _checked_retry(step_retry),
-            timeout=None if timeout is None else duration.parse(timeout),
+            timeout=None if timeout is None else duration.named(timeout, "timeout"),
             strict_inputs=strict_inputs,
             takes_input=takes_input,
             input=given,

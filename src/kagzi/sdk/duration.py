@@ -60,6 +60,15 @@ def parse(value: Duration) -> timedelta:
     return length
 
 
+def named(value: Duration, option: str) -> timedelta:
+    """`parse` for an option, which the error names."""
+    try:
+        return parse(value)
+    except ValueError as error:
+        # It begins with what was given.
+        raise type(error)(f"{option}={error}") from None
+
+
 def milliseconds(value: Duration) -> int:
     """`value` in whole milliseconds, rounded up so that nothing wakes early and no wait becomes none."""
     return -(-parse(value) // timedelta(milliseconds=1))

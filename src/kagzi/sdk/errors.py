@@ -208,7 +208,7 @@ class RetryAfter(Exception):
 
     def __init__(self, delay: Duration, message: str = "") -> None:
         super().__init__(delay, message)
-        self.delay = duration.parse(delay)
+        self.delay = duration.named(delay, "delay")
         self.message = message
 
     def __str__(self) -> str:

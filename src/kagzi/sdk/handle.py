@@ -72,7 +72,7 @@ class Handle(Generic[O]):
 
         Raises RunFailed or RunCancelled, and TimeoutError after `timeout`, which leaves the run alone.
         """
-        limit = None if timeout is None else duration.parse(timeout)
+        limit = None if timeout is None else duration.named(timeout, "timeout")
         timer = asyncio.timeout(None if limit is None else limit.total_seconds())
         try:
             async with timer:
@@ -159,13 +159,15 @@ class Handle(Generic[O]):
 
     async def cancel(self, reason: str = "") -> RunStatus:
         """Asks the run to end; its cleanup runs. Answers its status now: CANCELLED if it had never started."""
-        request = pb.CancelWorkflowRequest(namespace=self._reach.namespace, run_id=self.run_id, reason=reason)
+        why = option.text(reason, "reason")
+        request = pb.CancelWorkflowRequest(namespace=self._reach.namespace, run_id=self.run_id, reason=why)
         answer = await self._reach.change(lambda server: server.workflows.CancelWorkflow, request)
         return run_status(answer.status)
 
     async def terminate(self, reason: str = "") -> RunStatus:
         """Ends the run now, whatever it does. Answers its status: CANCELLED, or how it had ended before."""
-        request = pb.TerminateWorkflowRequest(namespace=self._reach.namespace, run_id=self.run_id, reason=reason)
+        why = option.text(reason, "reason")
+        request = pb.TerminateWorkflowRequest(namespace=self._reach.namespace, run_id=self.run_id, reason=why)
         answer = await self._reach.change(lambda server: server.workflows.TerminateWorkflow, request)
         return run_status(answer.status)
 
@@ -179,14 +181,15 @@ class Handle(Generic[O]):
 
     async def fork(self, step: str, *, outputs: Mapping[str, Any] | None = None, input: Any = None) -> Handle[O]:
         """A new run with the history before `step`, with other outputs of earlier steps or another input if given."""
-        await self._know_type()
+        changed = option.outputs(outputs)
         request = pb.ForkWorkflowRequest(
             namespace=self._reach.namespace,
             run_id=self.run_id,
             step_id=option.text(step, "step"),
             new_run_id=str(uuid_utils.uuid7()),
         )
-        for step_id, value in (outputs or {}).items():
+        await self._know_type()
+        for step_id, value in changed.items():
             request.outputs[step_id].CopyFrom(await self._output_of(step_id, value))
         if input is not None:
             annotation = self._workflow.input if self._workflow else None
@@ -233,8 +236,8 @@ class Handle(Generic[O]):
             run_id=self.run_id,
             step_id=option.text(step, "step"),
             resolution=_RESOLUTIONS[resolution],
-            reason=reason,
-            attempt_id=attempt_id,
+            reason=option.text(reason, "reason"),
+            attempt_id=option.text(attempt_id, "attempt_id"),
             resolution_id=str(id) if id is not None else str(uuid_utils.uuid7()),
         )
         if resolution == "applied":

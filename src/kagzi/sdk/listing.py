@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypedDict
 
 from kagzi.protocol.v1 import common_pb2
 from kagzi.protocol.v1.workflow_pb2 import ListWorkflowsRequest
-from kagzi.sdk import duration
+from kagzi.sdk import duration, option
 from kagzi.sdk.definition import Workflow
 from kagzi.sdk.descriptions import RunStatus
 from kagzi.sdk.duration import Duration
@@ -47,10 +47,10 @@ def runs(
     request = ListWorkflowsRequest(
         namespace=namespace,
         statuses=statuses(status),
-        workflow_type=type.name if isinstance(type, Workflow) else type or "",
-        task_queue=queue or "",
-        labels=labels or {},
-        parent_run_id=parent or "",
+        workflow_type="" if type is None else option.workflow(type)[0],
+        task_queue=option.name(queue, "queue"),
+        labels=option.labels(labels),
+        parent_run_id="" if parent is None else option.text(parent, "parent"),
         page_size=_PAGE,
     )
     if since is not None:
@@ -62,16 +62,18 @@ def runs(
 
 def statuses(given: str | Sequence[str] | None) -> list[common_pb2.RunStatus.ValueType]:
     """Statuses of the wire, from one name, several, or none."""
-    names = [given] if isinstance(given, str) else list(given or ())
-    for name in names:
-        if name not in RunStatus.__members__:
+    if given is None:
+        return []
+    several = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
+    for name in several:
+        if not isinstance(name, str) or name not in RunStatus.__members__:
             raise ConfigError(f"status={name!r} must be one of {', '.join(RunStatus)}.")
-    return [common_pb2.RunStatus.Value(name) for name in names]
+    return [common_pb2.RunStatus.Value(name) for name in several]
 
 
 def _moment(name: str, given: datetime | Duration) -> datetime:
     if not isinstance(given, datetime):
-        return datetime.now(UTC) - duration.parse(given)
+        return datetime.now(UTC) - duration.named(given, name)
     if given.tzinfo is None:
         raise ConfigError(f"{name}={given!r} has no time zone: give one, as datetime(..., tzinfo=UTC).")
     return given

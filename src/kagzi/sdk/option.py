@@ -6,6 +6,7 @@ a workflow, it would cost the run its place.
 from __future__ import annotations
 
 import reprlib
+import uuid as standard_uuid
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
@@ -33,11 +34,30 @@ def workflow(given: Any) -> tuple[str, Workflow[Any, Any] | None]:
 
 
 def name(given: Any, option: str) -> str:
-    """A name; empty when none is given."""
-    if given is None or given == "":
+    """A name; empty when none is given, which is None: an empty text is a slip, as of a form that was not filled in."""
+    if given is None:
         return ""
     check_name(given, option)
     return str(given)
+
+
+def required(given: Any, option: str) -> str:
+    """A name that has to be there."""
+    check_name(given, option)
+    return str(given)
+
+
+def uuid(given: Any, option: str) -> str:
+    """A UUID, as text or as one."""
+    try:
+        return str(given if isinstance(given, standard_uuid.UUID) else standard_uuid.UUID(given))
+    except (AttributeError, TypeError, ValueError):
+        raise ConfigError(f"{option}={reprlib.repr(given)} must be a UUID, as of handle.run_id.") from None
+
+
+def version(given: Any) -> str:
+    """A version; empty for none."""
+    return name(given or None, "version")
 
 
 def text(given: Any, option: str) -> str:
@@ -81,6 +101,15 @@ def labels(given: Any) -> dict[str, str]:
     return dict(given)
 
 
+def outputs(given: Any) -> dict[str, Any]:
+    """Values by the steps that are to have given them."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise ConfigError(f'outputs={reprlib.repr(given)} must be a mapping of steps to values, as {{"charge": 7}}.')
+    return {text(step, "a step of outputs"): value for step, value in given.items()}
+
+
 def retry(given: Any) -> Retry | None:
     """A retry policy, if one is given."""
     if given is not None and not isinstance(given, Retry):
@@ -99,11 +128,7 @@ def moment(given: Any, option: str) -> datetime:
 
 def length(given: Any, option: str) -> timedelta:
     """A length of time."""
-    try:
-        return duration.parse(given)
-    except ConfigError as error:
-        # It begins with what was given.
-        raise ConfigError(f"{option}={error}") from None
+    return duration.named(given, option)
 
 
 def milliseconds(given: Any, option: str) -> int:

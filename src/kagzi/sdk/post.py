@@ -14,7 +14,7 @@ from typing import Any
 
 from kagzi.protocol.v1 import worker_pb2 as pb
 from kagzi.protocol.v1.automation_pb2 import AutomationDefinition
-from kagzi.sdk import calls, duration
+from kagzi.sdk import calls, duration, option
 from kagzi.sdk.certificates import Tls, resolve_tls
 from kagzi.sdk.codec import Chain, Codec
 from kagzi.sdk.definition import Workflow
@@ -81,12 +81,10 @@ class Post:
             automations=deployables,
             served=_served(named, deployables),
             codecs=Chain(codecs),
-            drain_timeout=duration.parse(
-                drain_timeout if drain_timeout is not None else os.environ.get("KAGZI_DRAIN_TIMEOUT") or _DRAIN_TIMEOUT
-            ),
+            drain_timeout=_drain_timeout(drain_timeout),
             api_key=key,
             tls=resolve_tls(tls),
-            labels=dict(labels or {}),
+            labels=option.labels(labels),
         )
 
     def definitions(self) -> list[AutomationDefinition]:
@@ -113,7 +111,13 @@ class Post:
 
 def resolve_queue(queue: str | None = None) -> str:
     """The queue to serve: the one given, of KAGZI_QUEUE, or "default"."""
-    return queue or os.environ.get("KAGZI_QUEUE") or DEFAULT_QUEUE
+    return option.name(queue, "queue") or os.environ.get("KAGZI_QUEUE") or DEFAULT_QUEUE
+
+
+def _drain_timeout(given: Duration | None) -> timedelta:
+    if given is not None:
+        return duration.named(given, "drain_timeout")
+    return duration.named(os.environ.get("KAGZI_DRAIN_TIMEOUT") or _DRAIN_TIMEOUT, "KAGZI_DRAIN_TIMEOUT")
 
 
 def _concurrency(given: int | None) -> int:

@@ -43,7 +43,7 @@ class Reach:
         key = resolve_api_key(api_key)
         self.namespace = resolve_namespace(namespace, key)
         self.codecs = Chain(codecs)
-        self.patience = duration.parse(patience).total_seconds()
+        self.patience = duration.named(patience, "patience").total_seconds()
         self.servers = Servers(resolve_target(url), api_key=key, tls=resolve_tls(tls))
         self.starts = Starts(self.servers, self.namespace, self.patience)
         self.watch = Watch(self.servers, self.namespace, self.patience)

@@ -92,7 +92,7 @@ def start(
         external_id=option.name(id, "id"),
         priority=option.priority(priority),
         labels=option.labels(labels),
-        version=option.name(version, "version") or (declared.version if declared else ""),
+        version=option.version(version) or (declared.version if declared else ""),
         detached=bool(detached),
     )
     request.on_conflict = _chosen("on_conflict", on_conflict, _ON_CONFLICT)

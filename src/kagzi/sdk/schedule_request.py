@@ -111,7 +111,7 @@ def create(
         template_run_id=str(uuid_utils.uuid7()),
         workflow_type=workflow_type,
         task_queue=option.name(options.get("queue"), "queue") or (declared.queue if declared else None) or "",
-        version=option.name(options.get("version"), "version") or (declared.version if declared else ""),
+        version=option.version(options.get("version")) or (declared.version if declared else ""),
         labels=option.labels(options.get("labels")),
         paused=option.flag(options.get("paused", False), "paused"),
     )
@@ -142,7 +142,7 @@ def update(
     if "queue" in changes:
         request.task_queue = option.name(changes["queue"], "queue")
     if "version" in changes:
-        request.version = option.name(changes["version"], "version")
+        request.version = option.version(changes["version"])
     if "labels" in changes:
         request.labels.SetInParent()
         request.labels.labels.update(option.labels(changes["labels"]))

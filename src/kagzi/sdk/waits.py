@@ -31,11 +31,13 @@ LONGEST_MS = 10 * 366 * 24 * 3_600_000
 CHILD_CANCELLED = "RunCancelled"
 
 
-def bounded_ms(length: Duration) -> int:
-    """A length of time in milliseconds. ConfigError when it is longer than can be stored."""
-    milliseconds = duration.milliseconds(length)
+def bounded_ms(length: Duration, option: str) -> int:
+    """A length of time in milliseconds. ConfigError, with the option's name, when it is longer than can be stored."""
+    milliseconds = duration.milliseconds(duration.named(length, option))
     if milliseconds > LONGEST_MS:
-        raise ConfigError(f"{length!r} is too long to wait: ten years are stored. Wait again in a new run after that.")
+        raise ConfigError(
+            f"{option}={length!r} is too long to wait: ten years are stored. Wait again in a new run after that."
+        )
     return milliseconds
 
 
