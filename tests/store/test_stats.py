@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from asyncpg.connection import Connection
 
-from kagzi.store import stats
+from kagzi.store import merges, stats
 from kagzi.store.stats import Tally
 from tests.store import given
 
@@ -85,3 +85,52 @@ def test_times_of_any_length_fall_into_a_bucket() -> None:
     assert measured is not None
     assert measured.count == 5
     assert stats.latency(Tally().duration) is None
+
+
+async def test_counts_of_several_servers_become_one_row_and_say_the_same(connection: Connection) -> None:
+    await connection.execute("insert into kagzi.namespaces (namespace) values ('merged')")
+    now: datetime = await connection.fetchval("select date_trunc('minute', kagzi.now())")
+    over = now.replace(minute=0) - timedelta(hours=3)
+    servers = [given.new_id() for _ in range(3)]
+    for number, server in enumerate(servers, start=1):
+        tally = Tally(started=number, completed=number, steps_failed=1)
+        tally.picked_up(number)
+        tally.ended(1_000 * number)
+        for moment in (now, over, over + MINUTE):
+            for span in (stats.MINUTE, stats.HOUR):
+                await stats.put(connection, "merged", server, moment, {"order": tally}, span)
+    await connection.execute(
+        "update kagzi.stats set counted_at = minute + interval '1 s', running = 7 where server_id = $1"
+        " and workflow_type = ''",
+        servers[0],
+    )
+
+    async def charts() -> list[list[stats.Point]]:
+        return [
+            await stats.points(
+                connection, "merged", since=over, until=now + MINUTE, minutes=minutes, workflow_type=workflow_type
+            )
+            for minutes in (1, 60)
+            for workflow_type in ("", "order")
+        ]
+
+    async def rows() -> dict[int, int]:
+        found = await connection.fetch("select span, count(*) from kagzi.stats where namespace = 'merged' group by 1")
+        return dict(map(tuple, found))
+
+    before = await charts()
+    assert {("merged", 60)} <= set(await merges.scattered(connection)), "a minute so old is no longer looked for"
+    for span in (stats.MINUTE, stats.HOUR):
+        # Two types; those of `over` and the minute after it became one, those of now are left alone.
+        assert await merges.merge(connection, "merged", span, stretches=300) == (4 if span == stats.MINUTE else 2)
+        assert await merges.merge(connection, "merged", span, stretches=300) == 0
+    assert await rows() == {stats.MINUTE: 6 + 4, stats.HOUR: 6 + 2}
+    assert await charts() == before
+    assert await merges.scattered(connection) == []
+    # One who comes late is added to the rest.
+    late = given.new_id()
+    await stats.put(connection, "merged", late, over, {"order": Tally(started=100)})
+    await merges.merge(connection, "merged", stats.MINUTE, stretches=300)
+    assert (await rows())[stats.MINUTE] == 6 + 4
+    [point] = await stats.points(connection, "merged", since=over, until=over + MINUTE, minutes=1)
+    assert (point.started, point.duration.count, point.running) == (106, 3, 7)

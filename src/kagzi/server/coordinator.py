@@ -17,7 +17,7 @@ from asyncpg.connection import Connection
 from kagzi.server.lifecycle import Loop, Wakeup
 from kagzi.server.notifier import Notifier
 from kagzi.server.settings import Settings
-from kagzi.store import upkeep
+from kagzi.store import merges, upkeep
 from kagzi.store.database import Database
 from kagzi.store.errors import Unreachable
 from kagzi.store.notices import Kind
@@ -31,7 +31,7 @@ Announce = Callable[[str, Outcome], None]
 
 # How long a run that was asked to end at its deadline has for its cleanup.
 GRACE = timedelta(seconds=30)
-# Removal is never urgent: one look for it every so many intervals, and at most this long at a time.
+# Removing and merging are never urgent: one look every so many intervals, and removing at most this long at a time.
 _REMOVE_EVERY = 12
 _REMOVE_SECS = 1.0
 _REMOVE_PAUSE = 0.2
@@ -59,6 +59,7 @@ class Coordinator(Loop):
         self._hearing = settings.heartbeat_secs + settings.lease_secs / 6
         self._began = time.monotonic()
         self._removes_from = 0.0
+        self._merges_from = 0.0
         self._wakeup = Wakeup()
         notifier.subscribe(Kind.CLOCK, lambda _key: self._wakeup.set())
 
@@ -78,7 +79,7 @@ class Coordinator(Loop):
     async def _pass(self) -> float:
         """Does every duty once; answers how long to wait."""
         pause = self._interval
-        for duty in (self.silence_workers, self.expire_runs, self.remove_old):
+        for duty in (self.silence_workers, self.expire_runs, self.remove_old, self.merge_stats):
             pause = min(pause, await self._do(duty))
         return max(pause, 0.01)
 
@@ -135,6 +136,15 @@ class Coordinator(Loop):
             forget = partial(upkeep.forget_stats, namespace=namespace, keep=self._keep_stats)
             await self._write(partial(forget, batch=self._batch))
         self._removes_from = time.monotonic() + self._interval * _REMOVE_EVERY
+        return None
+
+    async def merge_stats(self) -> float | None:
+        """Makes one row of what several servers have counted in a minute or an hour that is over."""
+        if time.monotonic() < self._merges_from:
+            return None
+        for namespace, span in await self._read(merges.scattered):
+            await self._write(partial(merges.merge, namespace=namespace, span=span))
+        self._merges_from = time.monotonic() + self._interval * _REMOVE_EVERY
         return None
 
     async def _read(self, work: Callable[[Connection], Awaitable[T]]) -> T:
