@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from kagzi.protocol.v1 import automation_pb2 as pb
@@ -133,16 +135,34 @@ async def test_an_input_nobody_registered_is_not_found(stage: Stage) -> None:
         await stage.transact(lambda c, _: inputs.skip(c, NAMESPACE, "inbox", MAIL))
 
 
+async def test_events_are_looked_for_no_further_than_asked(stage: Stage) -> None:
+    await _flow(stage)
+    given: dict[str, Any] = dict.fromkeys(("event_id", "run_id", "consumer", "statuses"))
+    given |= {"topic": "mail", "count": 1, "after_at": None, "after_topic": "", "after_id": ""}
+
+    async def look() -> list[str] | None:
+        found, place = await stage.database.read(lambda c: events.look(c, NAMESPACE, "inbox", look_at=1, **given))
+        if place is None:
+            return None
+        given.update(zip(("after_at", "after_topic", "after_id"), place, strict=True))
+        return [one.event_id for one in found]
+
+    assert [await look() for _ in range(4)] == [[], ["m2"], ["m1"], None]
+
+
 async def test_events_are_listed_newest_first_with_what_became_of_them(stage: Stage) -> None:
     await _flow(stage)
     nothing = dict.fromkeys(
         ("topic", "event_id", "run_id", "consumer", "statuses", "after_at", "after_topic", "after_id")
     )
 
-    async def listed(count: int = 10, **filters: object) -> tuple[list[str], bool]:
-        given = {**nothing, "payloads": False, "count": count, **filters}
-        found, more = await stage.database.read(lambda c: events.list_(c, NAMESPACE, "inbox", **given))
-        return [one.event_id for one in found], more
+    async def listed(count: int = 10, **filters: Any) -> tuple[list[str], bool]:
+        given: dict[str, Any] = {**nothing, "count": count, **filters}
+        found, last = await stage.database.read(lambda c: events.list_(c, NAMESPACE, "inbox", payloads=False, **given))
+        # Looking no further than there is anything finds the same.
+        looked, _ = await stage.database.read(lambda c: events.look(c, NAMESPACE, "inbox", look_at=100, **given))
+        assert looked == found
+        return [one.event_id for one in found], last is not None
 
     assert await listed() == (["r1", "m2", "m1"], False)
     assert await listed(count=2) == (["r1", "m2"], True)

@@ -40,8 +40,8 @@ async def _deploy(
     return await service.DeployAutomation(request)
 
 
-async def _get(service: Service, **given: str) -> pb.Automation:
-    return (await service.GetAutomation(pb.GetAutomationRequest(name="inbox", **given))).automation
+async def _get(service: Service, state_of: str = "") -> pb.Automation:
+    return (await service.GetAutomation(pb.GetAutomationRequest(name="inbox", state_of=state_of))).automation
 
 
 async def test_a_deployment_shows_the_automation_with_its_schedules_in_words(service: Service) -> None:

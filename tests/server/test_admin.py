@@ -138,6 +138,39 @@ async def test_steps_are_read_by_name_by_attempt_and_in_pages(running: Running) 
     assert (names, token) == (["s1", "s2", "s3"], "")
 
 
+async def test_a_history_longer_than_is_looked_at_comes_by_step_id(running: Running) -> None:
+    async def write(connection: Connection) -> str:
+        run_id = await given.run(connection)
+        # Set aside by a retry of the whole run, failed, and tried again.
+        for number, latest in ((-19_999, False), (1, False), (2, True)):
+            await given.step(connection, run_id, "z", attempt_number=number, is_latest=latest, position=1)
+        await given.step(connection, run_id, "a", position=2)
+        return run_id
+
+    async def listed(look_at: int) -> tuple[list[tuple[str, int]], set[bool]]:
+        found: list[tuple[str, int]] = []
+        by_id: set[bool] = set()
+        request = pb.ListStepsRequest(run_id=run_id, include_superseded=True, page_size=1, look_at=look_at)
+        while not by_id or request.page_token:
+            page = await running.stub.ListSteps(request)
+            found += [(step.step_id, step.attempt_number) for step in page.steps]
+            by_id.add(page.by_step_id)
+            request.page_token = page.next_page_token
+        return found, by_id
+
+    run_id = await running.do(write)
+    tries = [("z", -19_999), ("z", 1), ("z", 2)]
+    for look_at in (0, 4):
+        assert await listed(look_at) == ([*tries, ("a", 1)], {False})
+    assert await listed(3) == ([("a", 1), *tries], {True})
+    for number in (-19_999, 1, 2):
+        told = await running.stub.GetStep(pb.GetStepRequest(run_id=run_id, step_id="z", attempt_number=number))
+        assert told.step.attempt_number == number
+    missing = pb.GetStepRequest(run_id=run_id, step_id="z", attempt_number=3)
+    assert (await refusal(running.stub.GetStep(missing))).code == ErrorDetail.NOT_FOUND
+    assert (await running.stub.GetStep(pb.GetStepRequest(run_id=run_id, step_id="z"))).step.attempt_number == 2
+
+
 async def test_depth_and_types_come_in_pages(running: Running) -> None:
     await running.worker("one", types=[ServedType("b"), ServedType("c")])
     await running.do(lambda c: given.run(c, workflow_type="a"))
@@ -177,6 +210,8 @@ async def test_stats_cover_the_last_hour_unless_told_otherwise(running: Running)
         ("GetStep", pb.GetStepRequest(run_id=SERVER, step_id="a\0b"), "step_id"),
         ("ListSteps", pb.ListStepsRequest(run_id=SERVER, page_token="AAAA"), "page_token"),
         ("ListSteps", pb.ListStepsRequest(run_id=SERVER, page_size=-1), "page_size"),
+        ("ListSteps", pb.ListStepsRequest(run_id=SERVER, look_at=-1), "look_at"),
+        ("ListSteps", pb.ListStepsRequest(run_id=SERVER, look_at=10_001), "look_at"),
         ("GetQueueDepth", pb.GetQueueDepthRequest(task_queue="q\n"), "task_queue"),
         ("GetStats", pb.GetStatsRequest(step_ms=1), "step_ms"),
         ("GetStats", pb.GetStatsRequest(step_ms=90_000), "step_ms"),

@@ -80,16 +80,27 @@ STATUS_NAME = {value: name for name, value in STATUS.items()}
 CODE = {name.removeprefix("BLOCKED_"): value for name, value in BlockedCode.items() if value}
 
 
-async def get(connection: Connection, namespace: str, name: str, state_of: str = "") -> Automation:
+# What is pending is counted up to this.
+COUNT_TO = 10_000
+
+
+async def get(
+    connection: Connection, namespace: str, name: str, state_of: str = "", count_to: int = COUNT_TO
+) -> Automation:
     """One automation with its handlers and what is left to do."""
-    row = await _list.first(connection, namespace=namespace, after="", name=name, statuses=None, count=1)
+    row = await _list.first(
+        connection, namespace=namespace, after="", name=name, statuses=None, count=1, count_to=count_to
+    )
     if row is None:
         await require(connection, namespace, name)
     assert row is not None
     found = (await _messages(connection, namespace, [row], whole=True))[0]
     for handler in await _handlers.fetch(connection, namespace=namespace, name=name, state_of=state_of):
         found.handlers.append(_handler(handler))
-    for entry in await _backlog.fetch(connection, namespace=namespace, name=name):
+    left = await _backlog.fetch(
+        connection, namespace=namespace, name=name, count_to=count_to, shared=count_to < COUNT_TO
+    )
+    for entry in left:
         found.backlog.append(
             Automation.Backlog(
                 topic=entry["topic"],
@@ -103,10 +114,17 @@ async def get(connection: Connection, namespace: str, name: str, state_of: str =
 
 
 async def list_(
-    connection: Connection, namespace: str, *, count: int, after: str, statuses: Sequence[str] | None
+    connection: Connection,
+    namespace: str,
+    *,
+    count: int,
+    after: str,
+    statuses: Sequence[str] | None,
+    count_to: int = COUNT_TO,
 ) -> list[Automation]:
     """Automations by name, without handlers and backlog."""
-    found = await _list.fetch(connection, namespace=namespace, after=after, name=None, statuses=statuses, count=count)
+    given = {"after": after, "name": None, "statuses": statuses, "count": count, "count_to": count_to}
+    found = await _list.fetch(connection, namespace=namespace, **given)
     return await _messages(connection, namespace, found, whole=False)
 
 
@@ -117,7 +135,8 @@ async def topics(connection: Connection, namespace: str, name: str) -> set[str]:
 
 async def require(connection: Connection, namespace: str, name: str) -> None:
     """Refuses, naming what does not exist."""
-    if await _list.first(connection, namespace=namespace, after="", name=name, statuses=None, count=1) is None:
+    found = await _list.first(connection, namespace=namespace, after="", name=name, statuses=None, count=1, count_to=0)
+    if found is None:
         await namespaces.get(connection, namespace)
         raise errors.not_found("automation", name, "name")
 

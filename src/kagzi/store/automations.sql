@@ -1,5 +1,6 @@
 -- name: list
--- Automations by name, from behind the given one, without what they hold.
+-- Automations by name, from behind the given one, without what they hold. What is pending is counted up to :count_to, in
+-- the order of its index: without one a consumer that has nothing pending is looked for among all that others have.
 select a.name, a.definition_hash, a.task_queue, a.paused_at, a.blocked_code, a.blocked_message, a.blocked_handler,
        a.blocked_run_id, a.blocked_mutation_id, a.blocked_at, a.last_request, a.created_at, a.deployed_at, r.run_id,
        r.handler, r.status, r.trigger, k.kind, r.created_at as run_created_at, p.reserved is not null as prepared,
@@ -15,9 +16,10 @@ select a.name, a.definition_hash, a.task_queue, a.paused_at, a.blocked_code, a.b
                   select 1 from kagzi.deliveries d
                   where d.namespace = :namespace and d.automation = a.name and d.consumer = h.name
                     and d.status = 'PENDING'
-                  limit 10000) as w
+                  order by d.topic, d.arrival
+                  limit :count_to) as w
               where h.namespace = :namespace and h.automation = a.name and h.kind = 'CONSUMER'
-              limit 10000) as counted) as pending
+              limit :count_to) as counted) as pending
 from kagzi.automations a
 left join kagzi.workflow_runs r on r.namespace = :namespace and r.automation = a.name
     and r.status in ('PENDING', 'RUNNING', 'SLEEPING')
@@ -42,23 +44,29 @@ where h.namespace = :namespace and h.automation = :name and h.removed_at is null
 order by h.name;
 
 -- name: backlog
--- What is left to do in each topic for each consumer; pending deliveries are counted up to ten thousand.
-select s.topic, h.name as consumer, p.pending, p.oldest_at,
-       (select count(*) from kagzi.deliveries d
-        join kagzi.workflow_runs r on r.namespace = :namespace and r.run_id = d.run_id
-        where d.namespace = :namespace and d.automation = :name and d.consumer = h.name and d.topic = s.topic
-          and d.status = 'RESERVED') as reserved
-from kagzi.handlers h
-cross join lateral unnest(h.subscribes) as s(topic)
+-- What is left to do in each topic for each consumer; pending deliveries are counted up to :count_to, which they share
+-- or have each. What is reserved is looked for among what live runs hold.
+select s.topic, s.consumer, p.pending, p.oldest_at,
+       (select count(*)
+        from kagzi.workflow_runs r
+        join kagzi.deliveries d on d.namespace = :namespace and d.run_id = r.run_id and d.status = 'RESERVED'
+        where r.namespace = :namespace and r.automation = :name and r.status in ('PENDING', 'RUNNING', 'SLEEPING')
+          and d.automation = :name and d.consumer = s.consumer and d.topic = s.topic) as reserved
+from (
+    select s.topic, h.name as consumer,
+           case when :shared::boolean then greatest(1, :count_to::integer / count(*) over ()) else :count_to::integer end
+               as share
+    from kagzi.handlers h
+    cross join lateral unnest(h.subscribes) as s(topic)
+    where h.namespace = :namespace and h.automation = :name and h.removed_at is null) as s
 cross join lateral (
     select count(*) as pending, min(w.published_at) as oldest_at
     from (select d.published_at from kagzi.deliveries d
-          where d.namespace = :namespace and d.automation = :name and d.consumer = h.name and d.topic = s.topic
+          where d.namespace = :namespace and d.automation = :name and d.consumer = s.consumer and d.topic = s.topic
             and d.status = 'PENDING'
           order by d.arrival
-          limit 10000) as w) as p
-where h.namespace = :namespace and h.automation = :name and h.removed_at is null
-order by s.topic, h.name;
+          limit s.share) as w) as p
+order by s.topic, s.consumer;
 
 -- name: topics
 -- Every topic that an automation knows.

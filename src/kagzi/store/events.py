@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 from asyncpg import Record
@@ -19,6 +20,10 @@ _list = _sql.bind(
     "list",
     columns=("topic", "event_id", "payload", "payload_encoding", "run_id", "created_at", "updated_at", "found"),
 )
+_looked = _sql.bind(
+    "looked",
+    columns=("topic", "event_id", "payload", "payload_encoding", "run_id", "created_at", "updated_at", "wanted"),
+)
 _deliveries = _sql.bind(
     "deliveries",
     columns=("topic", "event_id", "consumer", "status", "run_id", "attempts", "updated_at", "run_ids"),
@@ -29,13 +34,33 @@ _causes = _sql.bind("causes", columns=("topic", "event_id", "source", "type", "k
 _ROOM = 3 * 1024 * 1024
 
 Key = tuple[str, str]
+# When an event was first published, its topic and id: its place in the list.
+Place = tuple[datetime, str, str]
 
 
-async def list_(connection: Connection, namespace: str, automation: str, **filters: Any) -> tuple[list[Event], bool]:
-    """A page of events, newest first, and whether there are more. `filters` are the query's parameters."""
+async def list_(
+    connection: Connection, namespace: str, automation: str, **filters: Any
+) -> tuple[list[Event], Place | None]:
+    """A page of events, newest first, and the last of them, unless none follows it. `filters` are the query's
+    parameters.
+    """
     found = await _list.fetch(connection, namespace=namespace, automation=automation, room=_ROOM, **filters)
     shown = await events_of(connection, namespace, automation, found)
-    return shown, bool(found) and found[0]["found"] > len(found)
+    more = bool(found) and found[0]["found"] > len(found)
+    return shown, (found[-1]["created_at"], found[-1]["topic"], found[-1]["event_id"]) if more else None
+
+
+async def look(
+    connection: Connection, namespace: str, automation: str, *, count: int, look_at: int, **filters: Any
+) -> tuple[list[Event], Place | None]:
+    """At most `count` events of the `look_at` newest, and the last one that was looked at, unless none follows it."""
+    looked = await _looked.fetch(connection, namespace=namespace, automation=automation, look_at=look_at, **filters)
+    wanted = [number for number, row in enumerate(looked) if row["wanted"]][:count]
+    # A full page ends with its last event; what follows that one was not looked at, as far as the next page knows.
+    end = wanted[-1] if len(wanted) == count else len(looked) - 1
+    over = end + 1 == len(looked) < look_at
+    place = None if over else (looked[end]["created_at"], looked[end]["topic"], looked[end]["event_id"])
+    return await events_of(connection, namespace, automation, [looked[number] for number in wanted]), place
 
 
 async def events_of(connection: Connection, namespace: str, automation: str, found: Sequence[Record]) -> list[Event]:

@@ -1,15 +1,23 @@
 -- name: list
 -- Inputs of an automation, newest first, from behind the given one, with how many of the deliveries they caused are
--- pending or reserved, and whether one was skipped. Locks nothing.
+-- pending or reserved, and whether one was skipped. The limit keeps each look for a delivery one probe of a key. Locks
+-- nothing.
+with consumers as materialized (
+    select h.name from kagzi.handlers h where h.namespace = :namespace and h.automation = :automation
+)
 select i.source, i.type, i.key, i.title, i.run_id, i.created_at, w.pending, w.skipped
 from kagzi.inputs i
 cross join lateral (
     select count(*) filter (where d.status in ('PENDING', 'RESERVED')) as pending,
            coalesce(bool_or(d.status = 'SKIPPED'), false) as skipped
     from kagzi.event_causes c
-    join kagzi.handlers h on h.namespace = :namespace and h.automation = :automation
-    join kagzi.deliveries d on d.namespace = :namespace and d.automation = :automation and d.consumer = h.name
-        and d.topic = c.topic and d.event_id = c.event_id
+    cross join consumers h
+    cross join lateral (
+        select d.status
+        from kagzi.deliveries d
+        where d.namespace = :namespace and d.automation = :automation and d.consumer = h.name and d.topic = c.topic
+          and d.event_id = c.event_id
+        limit 1) as d
     where c.namespace = :namespace and c.automation = :automation and c.input_id = i.input_id) as w
 where i.namespace = :namespace and i.automation = :automation
   and (:input_id::uuid is null or i.input_id = :input_id)
@@ -26,8 +34,11 @@ limit :count;
 -- Events that an input caused, directly or through others, oldest first, without payloads. Locks nothing.
 select e.topic, e.event_id, null::bytea as payload, e.payload_encoding, e.run_id, e.created_at, e.updated_at
 from kagzi.event_causes c
-join kagzi.events e on e.namespace = :namespace and e.automation = :automation and e.topic = c.topic
-    and e.event_id = c.event_id
+cross join lateral (
+    select e.topic, e.event_id, e.payload_encoding, e.run_id, e.created_at, e.updated_at, e.arrival
+    from kagzi.events e
+    where e.namespace = :namespace and e.automation = :automation and e.topic = c.topic and e.event_id = c.event_id
+    limit 1) as e
 where c.namespace = :namespace and c.automation = :automation and c.input_id = :input_id::uuid
 order by e.arrival
 limit :count;

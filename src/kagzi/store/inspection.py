@@ -5,7 +5,7 @@ bounded cost: a run has a limited number of steps, and a page a limited number o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from asyncpg.connection import Connection
@@ -17,9 +17,11 @@ from kagzi.store.queries import Queries
 
 _sql = Queries("inspection.sql")
 _step_by_id = _sql.bind("step_by_id", columns=rows.STEP_COLUMNS)
+_step_by_number = _sql.bind("step_by_number", columns=rows.STEP_COLUMNS)
 _step_by_attempt = _sql.bind("step_by_attempt", columns=rows.STEP_COLUMNS)
 _steps = _sql.bind("steps", columns=(*rows.STEP_COLUMNS, "found"))
 _steps_by_id = _sql.bind("steps_by_id", columns=(*rows.STEP_COLUMNS, "found"))
+_longer = _sql.bind("longer", columns=("longer",))
 _run_exists = _sql.bind("run_exists", columns=("run_id",))
 _database = _sql.bind("database", columns=("version", "now", "migration"))
 
@@ -56,9 +58,15 @@ class DatabaseInfo:
     known_schema: int
 
 
-async def step_by_id(connection: Connection, namespace: str, run_id: str, step_id: str) -> Step:
-    """The latest attempt of a step."""
-    row = await _step_by_id.first(connection, namespace=namespace, run_id=run_id, step_id=step_id)
+async def step_by_id(
+    connection: Connection, namespace: str, run_id: str, step_id: str, attempt_number: int | None = None
+) -> Step:
+    """One attempt of a step; the latest, unless its number is given."""
+    named = {"namespace": namespace, "run_id": run_id, "step_id": step_id}
+    if attempt_number is None:
+        row = await _step_by_id.first(connection, **named)
+    else:
+        row = await _step_by_number.first(connection, **named, attempt_number=attempt_number)
     if row is None:
         await require_run(connection, namespace, run_id)
         raise not_found("step", step_id, "step_id")
@@ -118,6 +126,16 @@ async def steps(
         await require_run(connection, namespace, run_id)
         return [], False
     return [rows.step(row) for row in found], found[0]["found"] > len(found)
+
+
+async def bounded(connection: Connection, namespace: str, run_id: str, wanted: StepFilter, look_at: int) -> StepFilter:
+    """The same filter, by step id where the run has more attempts than are to be looked at; 0 is for no bound. One
+    step's attempts are found by its id either way.
+    """
+    if not look_at or wanted.by_id or wanted.step_id:
+        return wanted
+    [row] = await _longer.fetch(connection, namespace=namespace, run_id=run_id, look_at=look_at)
+    return replace(wanted, by_id=True) if row["longer"] else wanted
 
 
 async def require_run(connection: Connection, namespace: str, run_id: str) -> None:

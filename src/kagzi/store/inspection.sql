@@ -1,13 +1,27 @@
 -- name: step_by_id
--- The latest attempt of a step, else the last of those that were set aside. Locks nothing.
+-- The latest attempt of a step, else the last of those that were set aside; found by keys, however often it was tried.
+-- Locks nothing.
 select s.step_id, s.attempt_id, s.attempt_number, s.is_latest, s.kind, s.status, s.position, s.completed_seq,
        s.output, s.output_encoding, s.error, s.retry_at, nullif(s.wake_at, 'infinity') as wake_at, s.target,
        s.child_run_id, s.signal_id, s.input_hash, s.effect, s.created_at, s.started_at, s.finished_at,
        s.unclear
 from kagzi.step_runs s
 where s.namespace = :namespace and s.run_id = :run_id::uuid and s.step_id = :step_id
-order by s.is_latest desc, s.attempt_number desc
-limit 1;
+  and s.attempt_number = coalesce(
+      (select l.attempt_number from kagzi.step_runs l
+       where l.namespace = :namespace and l.run_id = :run_id::uuid and l.step_id = :step_id and l.is_latest),
+      (select max(l.attempt_number) from kagzi.step_runs l
+       where l.namespace = :namespace and l.run_id = :run_id::uuid and l.step_id = :step_id));
+
+-- name: step_by_number
+-- One attempt of a step, by its key. Locks nothing.
+select s.step_id, s.attempt_id, s.attempt_number, s.is_latest, s.kind, s.status, s.position, s.completed_seq,
+       s.output, s.output_encoding, s.error, s.retry_at, nullif(s.wake_at, 'infinity') as wake_at, s.target,
+       s.child_run_id, s.signal_id, s.input_hash, s.effect, s.created_at, s.started_at, s.finished_at,
+       s.unclear
+from kagzi.step_runs s
+where s.namespace = :namespace and s.run_id = :run_id::uuid and s.step_id = :step_id
+  and s.attempt_number = :attempt_number::integer;
 
 -- name: step_by_attempt
 -- One attempt of a run; it is looked for among the run's steps, of which there is a limit. Locks nothing.
@@ -84,6 +98,13 @@ select n.step_id, n.attempt_id, n.attempt_number, n.is_latest, n.kind, n.status,
 from numbered n
 where n.number <= :most and (n.size <= :most_bytes::bigint or n.number = 1)
 order by n.number;
+
+-- name: longer
+-- Whether a run has more than :look_at attempts; counts no further. Locks nothing.
+select count(s.attempt_number) > :look_at as longer
+from (select s.attempt_number from kagzi.step_runs s
+      where s.namespace = :namespace and s.run_id = :run_id::uuid
+      limit :look_at::integer + 1) s;
 
 -- name: run_exists
 -- Whether there is such a run; a schedule's template is none. Locks nothing.

@@ -507,6 +507,7 @@ class GetStepRequest(_message.Message):
     RUN_ID_FIELD_NUMBER: _builtins.int
     STEP_ID_FIELD_NUMBER: _builtins.int
     ATTEMPT_ID_FIELD_NUMBER: _builtins.int
+    ATTEMPT_NUMBER_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     """Whose run it is."""
     run_id: _builtins.str
@@ -515,6 +516,8 @@ class GetStepRequest(_message.Message):
     """The step: its latest attempt is meant."""
     attempt_id: _builtins.str
     """Instead of step_id: this very attempt."""
+    attempt_number: _builtins.int
+    """Beside step_id: the attempt with this number; below 0 for one that was set aside. Absent: the latest."""
     def __init__(
         self,
         *,
@@ -522,12 +525,15 @@ class GetStepRequest(_message.Message):
         run_id: _builtins.str = ...,
         step_id: _builtins.str = ...,
         attempt_id: _builtins.str = ...,
+        attempt_number: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_attempt_number", b"_attempt_number", "attempt_number", b"attempt_number"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt_id", b"attempt_id", "namespace", b"namespace", "run_id", b"run_id", "step_id", b"step_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_attempt_number", b"_attempt_number", "attempt_id", b"attempt_id", "attempt_number", b"attempt_number", "namespace", b"namespace", "run_id", b"run_id", "step_id", b"step_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__attempt_number: _TypeAlias = _typing.Literal["attempt_number"]  # noqa: Y015
+    _WhichOneofArgType__attempt_number: _TypeAlias = _typing.Literal["_attempt_number", b"_attempt_number"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__attempt_number) -> _WhichOneofReturnType__attempt_number | None: ...
 
 Global___GetStepRequest: _TypeAlias = GetStepRequest  # noqa: Y015
 
@@ -570,6 +576,7 @@ class ListStepsRequest(_message.Message):
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     BY_STEP_ID_FIELD_NUMBER: _builtins.int
+    LOOK_AT_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     """Whose run it is."""
     run_id: _builtins.str
@@ -588,6 +595,10 @@ class ListStepsRequest(_message.Message):
     """By step id, then attempt, instead of by position: a page then costs the same however many steps there are. For
     reading all of them.
     """
+    look_at: _builtins.int
+    """A history of more attempts than this is listed as `by_step_id` says, and the answer says so: a page then reads no
+    more than this. 0: by position, however many there are.
+    """
     @_builtins.property
     def statuses(self) -> _containers.RepeatedScalarFieldContainer[_common_pb2.StepStatus.ValueType]:
         """Only attempts in one of these; empty: any."""
@@ -604,10 +615,11 @@ class ListStepsRequest(_message.Message):
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
         by_step_id: _builtins.bool = ...,
+        look_at: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["by_step_id", b"by_step_id", "include_outputs", b"include_outputs", "include_superseded", b"include_superseded", "namespace", b"namespace", "page_size", b"page_size", "page_token", b"page_token", "run_id", b"run_id", "statuses", b"statuses", "step_id", b"step_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["by_step_id", b"by_step_id", "include_outputs", b"include_outputs", "include_superseded", b"include_superseded", "look_at", b"look_at", "namespace", b"namespace", "page_size", b"page_size", "page_token", b"page_token", "run_id", b"run_id", "statuses", b"statuses", "step_id", b"step_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -619,8 +631,11 @@ class ListStepsResponse(_message.Message):
 
     STEPS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    BY_STEP_ID_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
     """Empty on the last page."""
+    by_step_id: _builtins.bool
+    """They are listed by step id, then attempt."""
     @_builtins.property
     def steps(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Step]:
         """By position, then attempt, unless asked otherwise."""
@@ -630,10 +645,11 @@ class ListStepsResponse(_message.Message):
         *,
         steps: _abc.Iterable[_common_pb2.Step] | None = ...,
         next_page_token: _builtins.str = ...,
+        by_step_id: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "steps", b"steps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["by_step_id", b"by_step_id", "next_page_token", b"next_page_token", "steps", b"steps"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1094,12 +1094,15 @@ class ListAutomationsRequest(_message.Message):
     STATUSES_FIELD_NUMBER: _builtins.int
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    COUNT_TO_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     """Whose automations."""
     page_size: _builtins.int
     """1 to 100; 50 when 0."""
     page_token: _builtins.str
     """`next_page_token` of the page before, with the same filters."""
+    count_to: _builtins.int
+    """What is pending is counted up to this; up to 10,000 when 0."""
     @_builtins.property
     def statuses(self) -> _containers.RepeatedScalarFieldContainer[Global___AutomationStatus.ValueType]:
         """Only those in one of these; empty: any."""
@@ -1111,10 +1114,11 @@ class ListAutomationsRequest(_message.Message):
         statuses: _abc.Iterable[Global___AutomationStatus.ValueType] | None = ...,
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
+        count_to: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["namespace", b"namespace", "page_size", b"page_size", "page_token", b"page_token", "statuses", b"statuses"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count_to", b"count_to", "namespace", b"namespace", "page_size", b"page_size", "page_token", b"page_token", "statuses", b"statuses"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1153,22 +1157,26 @@ class GetAutomationRequest(_message.Message):
     NAMESPACE_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
     STATE_OF_FIELD_NUMBER: _builtins.int
+    COUNT_TO_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     """Whose automation it is."""
     name: _builtins.str
     """Its name."""
     state_of: _builtins.str
     """Also the state of this handler; empty: of none."""
+    count_to: _builtins.int
+    """What is pending is counted up to this in all, each topic and consumer up to its share; each up to 10,000 when 0."""
     def __init__(
         self,
         *,
         namespace: _builtins.str = ...,
         name: _builtins.str = ...,
         state_of: _builtins.str = ...,
+        count_to: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "namespace", b"namespace", "state_of", b"state_of"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count_to", b"count_to", "name", b"name", "namespace", b"namespace", "state_of", b"state_of"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1577,6 +1585,7 @@ class ListEventsRequest(_message.Message):
     INCLUDE_PAYLOADS_FIELD_NUMBER: _builtins.int
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    LOOK_AT_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     """Whose automation it is."""
     name: _builtins.str
@@ -1595,6 +1604,10 @@ class ListEventsRequest(_message.Message):
     """1 to 100; 50 when 0."""
     page_token: _builtins.str
     """`next_page_token` of the page before, with the same filters."""
+    look_at: _builtins.int
+    """Looks at no more events than this, so that a rare filter costs no more than a common one: a page may then be short,
+    or empty, although more follow. Without payloads. 0: looks until the page is full.
+    """
     @_builtins.property
     def statuses(self) -> _containers.RepeatedScalarFieldContainer[Global___DeliveryStatus.ValueType]:
         """Only events with a delivery in one of these, to `consumer` if it is given; empty: any."""
@@ -1612,10 +1625,11 @@ class ListEventsRequest(_message.Message):
         include_payloads: _builtins.bool = ...,
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
+        look_at: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer", b"consumer", "event_id", b"event_id", "include_payloads", b"include_payloads", "name", b"name", "namespace", b"namespace", "page_size", b"page_size", "page_token", b"page_token", "run_id", b"run_id", "statuses", b"statuses", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer", b"consumer", "event_id", b"event_id", "include_payloads", b"include_payloads", "look_at", b"look_at", "name", b"name", "namespace", b"namespace", "page_size", b"page_size", "page_token", b"page_token", "run_id", b"run_id", "statuses", b"statuses", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -13,7 +13,7 @@ from asyncpg.connection import Connection
 
 from kagzi.protocol.v1 import admin_pb2 as pb
 from kagzi.protocol.v1.admin_pb2_grpc import AdminServiceServicer
-from kagzi.protocol.v1.common_pb2 import StepStatus
+from kagzi.protocol.v1.common_pb2 import Step, StepStatus
 from kagzi.protocol.v1.worker_pb2 import ServedType
 from kagzi.server.api import checks
 from kagzi.server.explanation import explain
@@ -91,7 +91,8 @@ class Admin(AdminServiceServicer):
             step = await self._database.read(lambda c: inspection.step_by_attempt(c, namespace, run_id, attempt_id))
         else:
             step_id = checks.name(request.step_id, "step_id")
-            step = await self._database.read(lambda c: inspection.step_by_id(c, namespace, run_id, step_id))
+            number = request.attempt_number if request.HasField("attempt_number") else None
+            step = await self._database.read(lambda c: inspection.step_by_id(c, namespace, run_id, step_id, number))
         return pb.GetStepResponse(run_id=run_id, step=step)
 
     async def ListSteps(self, request: pb.ListStepsRequest, context: Context) -> pb.ListStepsResponse:
@@ -107,15 +108,20 @@ class Admin(AdminServiceServicer):
             outputs=request.include_outputs,
             by_id=request.by_step_id,
         )
+        look_at = checks.look_at(request.look_at)
         after = page.key(_place_of_step, BEGINNING)
-        found, more = await self._database.read(
-            lambda c: inspection.steps(c, namespace, run_id, wanted, most=page.size, after=after)
-        )
+
+        async def read(connection: Connection) -> tuple[list[Step], bool, bool]:
+            asked = await inspection.bounded(connection, namespace, run_id, wanted, look_at)
+            found, more = await inspection.steps(connection, namespace, run_id, asked, most=page.size, after=after)
+            return found, more, asked.by_id
+
+        found, more, by_id = await self._database.read(read)
         token = ""
         if more:
             last = found[-1]
             token = checks.page_token(scope, (last.position, last.attempt_number, last.step_id))
-        return pb.ListStepsResponse(steps=found, next_page_token=token)
+        return pb.ListStepsResponse(steps=found, next_page_token=token, by_step_id=by_id)
 
     async def HealthCheck(self, request: pb.HealthCheckRequest, context: Context) -> pb.HealthCheckResponse:
         return await self._vitals.health()
@@ -215,7 +221,8 @@ def _pair(page: checks.Page) -> tuple[str, str]:
 
 
 def _place_of_step(position: int, attempt: int, step_id: str) -> Place:
-    if not (0 <= position < 2**31 and 0 <= attempt < 2**31):
+    # An attempt that was set aside has a number below 0.
+    if not (0 <= position < 2**31 and -(2**31) < attempt < 2**31):
         raise ValueError
     return position, attempt, checks.name(step_id, "step_id")
 

@@ -58,11 +58,17 @@ class Automations(Lineage):
         for status in request.statuses:
             checks.enum(status, pb.AutomationStatus, "statuses", required=True)
         statuses = [automations.STATUS_NAME[status] for status in request.statuses]
+        count_to = self._count_to(request)
 
         async def read(connection: Connection) -> list[pb.Automation]:
             await namespaces.get(connection, namespace)
             return await automations.list_(
-                connection, namespace, count=page.size + 1, after=after, statuses=statuses or None
+                connection,
+                namespace,
+                count=page.size + 1,
+                after=after,
+                statuses=statuses or None,
+                count_to=count_to,
             )
 
         found = await self._database.read(read)
@@ -73,7 +79,8 @@ class Automations(Lineage):
     async def GetAutomation(self, request: pb.GetAutomationRequest, context: Context) -> pb.GetAutomationResponse:
         namespace, name = self._named(request)
         state_of = checks.name(request.state_of, "state_of", default="")
-        found = await self._database.read(lambda c: self._shown(c, namespace, name, state_of))
+        count_to = self._count_to(request)
+        found = await self._database.read(lambda c: self._shown(c, namespace, name, state_of, count_to))
         return pb.GetAutomationResponse(automation=found)
 
     async def RunNow(self, request: pb.RunNowRequest, context: Context) -> pb.RunNowResponse:

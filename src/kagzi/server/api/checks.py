@@ -35,6 +35,7 @@ __all__ = [
     "failure",
     "json_document",
     "labels",
+    "look_at",
     "moment_and_id",
     "name",
     "namespace",
@@ -53,6 +54,7 @@ PAYLOAD_BYTES = 2 * 1024 * 1024
 STATE_BYTES = 64 * 1024
 NAME_BYTES = 255
 LABELS = 32
+LOOKED_AT = 10_000
 STARTS = 1_000
 ATTEMPTS = 10_000
 TEN_YEARS_MS = 10 * 366 * 24 * 3_600_000
@@ -128,6 +130,13 @@ def payload(value: Payload, field: str) -> Payload:
         size = len(value.data)
         raise exceeded(field, f"{field} has {size} bytes, and at most {PAYLOAD_BYTES} are stored: store it elsewhere")
     name(value.encoding, f"{field}.encoding", default="")
+    return value
+
+
+def look_at(value: int) -> int:
+    """How many rows are looked at for a page; 0 for as many as it takes."""
+    if not 0 <= value <= LOOKED_AT:
+        raise invalid("look_at", f"look_at is {value}, and must be from 0 to {LOOKED_AT}")
     return value
 
 

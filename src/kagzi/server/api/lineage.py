@@ -58,28 +58,30 @@ class Lineage(AutomationServiceServicer):
         scope = checks.scope(request, namespace)
         page = checks.page(request.page_size, request.page_token, scope)
         after_at, after_topic, after_id = (_moment(page.after[0]), *page.after[1:]) if page.after else (None, "", "")
-        filters = {
+        filters: dict[str, Any] = {
             "topic": _given(request.topic, "topic"),
             "event_id": _given(request.event_id, "event_id"),
             "consumer": _given(request.consumer, "consumer"),
             "statuses": _names(request.statuses, pb.DeliveryStatus, "DELIVERY_"),
             "run_id": checks.uuid(request.run_id, "run_id", required=False) or None,
-            "payloads": request.include_payloads,
             "after_at": after_at,
             "after_topic": after_topic,
             "after_id": after_id,
             "count": page.size,
         }
+        look_at = checks.look_at(request.look_at)
+        if look_at and request.include_payloads:
+            raise invalid("look_at", "look_at goes without include_payloads")
 
-        async def read(connection: Connection) -> tuple[list[pb.Event], bool]:
+        async def read(connection: Connection) -> tuple[list[pb.Event], events.Place | None]:
             await automations.require(connection, namespace, name)
-            return await events.list_(connection, namespace, name, **filters)
+            if look_at:
+                return await events.look(connection, namespace, name, look_at=look_at, **filters)
+            payloads = request.include_payloads
+            return await events.list_(connection, namespace, name, payloads=payloads, **filters)
 
-        found, more = await self._database.read(read)
-        token = ""
-        if more:
-            last = found[-1]
-            token = checks.page_token(scope, (last.created_at.ToMicroseconds(), last.topic, last.event_id))
+        found, last = await self._database.read(read)
+        token = checks.page_token(scope, (rows.microseconds(last[0]), *last[1:])) if last else ""
         return pb.ListEventsResponse(events=found, next_page_token=token)
 
     async def ListInputs(self, request: pb.ListInputsRequest, context: Context) -> pb.ListInputsResponse:
@@ -126,9 +128,17 @@ class Lineage(AutomationServiceServicer):
         return checks.namespace(request.namespace), checks.name(request.name, "name")
 
     @staticmethod
-    async def _shown(connection: Connection, namespace: str, name: str, state_of: str = "") -> pb.Automation:
+    def _count_to(request: Any) -> int:
+        if not 0 <= request.count_to <= automations.COUNT_TO:
+            raise invalid("count_to", f"count_to is {request.count_to}, and must be from 0 to {automations.COUNT_TO}")
+        return request.count_to or automations.COUNT_TO
+
+    @staticmethod
+    async def _shown(
+        connection: Connection, namespace: str, name: str, state_of: str = "", count_to: int = automations.COUNT_TO
+    ) -> pb.Automation:
         """The automation as it is now, its schedules in words."""
-        found = await automations.get(connection, namespace, name, state_of)
+        found = await automations.get(connection, namespace, name, state_of, count_to)
         for handler in found.handlers:
             handler.words = definitions.words(handler.definition)
         return found

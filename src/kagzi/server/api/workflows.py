@@ -25,7 +25,6 @@ from kagzi.store.searches import Key, Wanted, search
 Context = grpc.aio.ServicerContext[Any, Any]
 
 DEFAULT_QUEUE = "default"
-MOST_LOOKED_AT = 10_000
 # How long starts that travelled together wait for one that waits for somebody's open transaction.
 _TOGETHER_SECS = 0.25
 
@@ -75,9 +74,7 @@ class Workflows(Repairs):
         page = checks.page(request.page_size, request.page_token, scope)
         filters = _filters(request)
         after = page.key(checks.moment_and_id, None)
-        if not 0 <= request.look_at <= MOST_LOOKED_AT:
-            raise invalid("look_at", f"look_at is {request.look_at}, and must be from 0 to {MOST_LOOKED_AT}")
-        if request.look_at:
+        if checks.look_at(request.look_at):
             return await self._search(request, namespace, page, scope)
 
         async def read(connection: Any) -> list[pb.WorkflowRun]:
