@@ -1,30 +1,16 @@
-"""The workflows that the workloads run. `kagzi worker benchmarks.program` serves them."""
+"""The workflows that the workloads run: those of `kagzi bench`, and more. `kagzi worker benchmarks.program` serves
+them.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
 
-from kagzi import Context, step, workflow
+from kagzi import Context, workflow
+from kagzi.cli.trial import one, small, three
 
-
-@step
-async def small(number: int) -> dict[str, int]:
-    return {"number": number}
-
-
-@workflow
-async def three(ctx: Context, number: int) -> int:
-    """Three small steps in a row."""
-    for _ in range(3):
-        number = (await ctx.step("small", small, number))["number"]
-    return number
-
-
-@workflow
-async def one(ctx: Context, number: int) -> int:
-    """One small step."""
-    return (await ctx.step("small", small, number))["number"]
+__all__ = ["fan", "nap", "one", "row", "small", "three"]
 
 
 @workflow
