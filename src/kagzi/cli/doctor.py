@@ -40,11 +40,11 @@ def doctor(
     must be done.
     """
     with explained(), answered():
-        from kagzi.sdk import duration
+        from kagzi.sdk import option
         from kagzi.server import logs
         from kagzi.server.settings import load
 
-        patience = duration.parse(tolerance)
+        patience = option.length(tolerance, "tolerance")
         settings = load({"data_dir": data_dir}, config=None if config is None else str(config))
         logs.configure(settings.log_format, "error")
         found = []

@@ -100,10 +100,10 @@ def stats(
 ) -> None:
     """Show how it went lately, and what needs attention now."""
     from kagzi.cli import screen
-    from kagzi.sdk import duration
+    from kagzi.sdk import option
 
     with answered():
-        back = max(duration.parse(since), timedelta(minutes=1))
+        back = max(option.length(since, "since"), timedelta(minutes=1))
     # Some twelve rows, each of whole minutes.
     step = -(-back // timedelta(minutes=_MINUTES)) * _MINUTE_MS
     with asking(url, namespace) as asked:

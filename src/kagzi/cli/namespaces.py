@@ -127,9 +127,9 @@ def disable(name: Name, url: Url = None, json: Json = False) -> None:
 def _retention(keep: list[str] | None, before: dict[str, Any]) -> dict[str, Any] | None:
     """What options say of a retention, over what it was."""
     from kagzi.cli.remote import pairs
-    from kagzi.sdk import duration
+    from kagzi.sdk import option
 
-    given = pairs("--keep", keep)
+    given = pairs("--keep", keep, "failed=30d")
     if given is None:
         return None
     made = dict(before)
@@ -140,7 +140,7 @@ def _retention(keep: list[str] | None, before: dict[str, Any]) -> dict[str, Any]
             special = {_FOREVER: 0, _DEFAULT: None}
             known = length.lower() in special
             made[f"{what}_ms"] = (
-                special[length.lower()] if known else round(duration.parse(length).total_seconds() * 1e3)
+                special[length.lower()] if known else round(option.length(length, "keep").total_seconds() * 1e3)
             )
     return made
 

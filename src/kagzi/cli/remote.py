@@ -85,13 +85,13 @@ def moment(option: str, text: str | None) -> datetime | None:
     return found
 
 
-def pairs(option: str, given: list[str] | None) -> dict[str, str] | None:
+def pairs(option: str, given: list[str] | None, example: str = "customer=7") -> dict[str, str] | None:
     """What a repeated option gives as names and values; None when it was not given."""
     if not given:
         return None
     wrong = [text for text in given if "=" not in text]
     if wrong:
-        end(f"{option} {wrong[0]!r} is no pair: write it as {option} customer=7")
+        end(f"{option} {wrong[0]!r} is no pair: write it as {option} {example}")
     return dict(text.split("=", 1) for text in given)
 
 

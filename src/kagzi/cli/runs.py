@@ -152,7 +152,7 @@ def fork(
     json: Json = False,
 ) -> None:
     """Start a new run with the history before a step; answers its run id."""
-    outputs = {name: document("--output", text) for name, text in (pairs("--output", output) or {}).items()}
+    outputs = {name: document("--output", text) for name, text in (pairs("--output", output, "pay=7") or {}).items()}
     given = document("--input", input)
     _begin(url, namespace, run, lambda handle: handle.fork(step, outputs=outputs or None, input=given), json=json)
 

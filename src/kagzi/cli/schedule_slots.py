@@ -76,7 +76,7 @@ def next_(
     id: Annotated[
         str | None, typer.Argument(help="The schedule's id; without one, give --cron, --every or --text.")
     ] = None,
-    count: Annotated[int, typer.Option(help="How many.")] = 10,
+    count: Annotated[int, typer.Option(help="How many.", min=1)] = 10,
     after: Annotated[str | None, typer.Option(help="Only those after this, as 2026-06-01T12:00Z; else now.")] = None,
     cron: Cron = None,
     every: Every = None,

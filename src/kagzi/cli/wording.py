@@ -8,8 +8,11 @@ import re
 
 from kagzi.sdk.errors import (
     ConfigError,
+    Conflict,
+    InvalidArgument,
     KagziError,
     NotFound,
+    PreconditionFailed,
     RunCancelled,
     RunFailed,
     ServerError,
@@ -17,13 +20,18 @@ from kagzi.sdk.errors import (
     Unavailable,
 )
 
+# What to do, where the message does not say it.
 _ADVICE: dict[type[ServerError], str] = {
-    NotFound: "Check the id and the namespace (--namespace); retention may have removed it.",
+    NotFound: "Check the name and the namespace (--namespace); retention may have removed it.",
     Unauthorized: "Set KAGZI_API_KEY to a key of this namespace whose role allows the call.",
-    Unavailable: "Try again in a moment; check that the server (--url) and its database are up.",
+    Unavailable: "Check that the server (--url) and its database are up, or try again in a moment.",
+    InvalidArgument: "",
+    Conflict: "",
+    PreconditionFailed: "",
 }
 # An argument by name, as in overlap='x' or cron=, but not within a call that the reader's code makes.
 _ARGUMENT = re.compile(r"(?<![\w(])([a-z_]+)=(?:(?=['\"\d{\[-])|(?=[\s,.]))")
+_QUOTED = re.compile(r"`(delay|at)`")
 # Options that are called otherwise than the arguments.
 _OPTIONS = {"labels": "label"}
 
@@ -34,8 +42,18 @@ def spoken(error: KagziError) -> str:
     if isinstance(error, RunFailed | RunCancelled):
         return text.replace("`handle.retry()`", f"`kagzi runs retry {error.run_id}`")
     if isinstance(error, ServerError):
-        return text.removesuffix(error.advice) + _ADVICE.get(type(error), error.advice)
-    return _ARGUMENT.sub(_option, text) if isinstance(error, ConfigError) else text
+        return _refused(error)
+    if isinstance(error, ConfigError):
+        return _ARGUMENT.sub(_option, _QUOTED.sub(r"--\1", text)).replace(", a timedelta", "")
+    return text
+
+
+def _refused(error: ServerError) -> str:
+    said = error.message.rstrip(".").replace("or the client's first argument", "or --url") or error.code
+    field = error.field.rpartition(".")[2]
+    if isinstance(error, InvalidArgument) and field not in said:
+        said = f"{field}: {said}"
+    return f"{said}. {_ADVICE.get(type(error), error.advice)}".strip()
 
 
 def _option(found: re.Match[str]) -> str:

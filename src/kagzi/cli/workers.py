@@ -112,10 +112,10 @@ def drain(
     """Ask a worker to take nothing more, finish what it holds, and leave."""
     from kagzi.cli import screen
     from kagzi.cli.remote import answered
-    from kagzi.sdk import duration
+    from kagzi.sdk import option
 
     with answered():
-        patience = duration.parse(timeout).total_seconds()
+        patience = option.length(timeout, "timeout").total_seconds()
     with asking(url, namespace) as asked:
         worker_id = _whole(asked, worker)
         now = asked.call("AdminService.DrainWorker", worker_id=worker_id)
