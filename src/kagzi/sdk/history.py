@@ -31,7 +31,6 @@ class Request(NamedTuple):
     code: CodeType | None = None
     line: int = 0
 
-    @property
     def place(self) -> Place | None:
         """Where in the code, to compare; None underneath the code."""
         return None if self.code is None else (self.code, self.line)

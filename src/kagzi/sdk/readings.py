@@ -114,7 +114,7 @@ class Readings:
             lambda _: None,
             duration_ms=max(1, round(delay * 1_000)),
         )
-        if not run.refuses(pending, sleeper()):
+        if not run.refuses(pending, sleeper):
             run.agenda.add(pending)
         pending.future.add_done_callback(lambda future: None if future.cancelled() else fire())
 
