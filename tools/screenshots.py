@@ -124,7 +124,6 @@ class Shop:
     def pages(self) -> dict[str, str]:
         """Where every page is."""
         failed = self.one("import_prices", "FAILED")
-        attempt = self.ask("GET", f"/runs/{failed}/steps")["steps"][0]["attempt_id"]
         worker = self.ask("GET", "/workers")["workers"][0]["worker_id"]
         own = f"?namespace={SHOP}"
         return {
@@ -135,7 +134,7 @@ class Shop:
             "run-waiting": f"/runs/{self.one('holiday', 'SLEEPING')}{own}",
             "run-in-doubt": f"/runs/{self.one('refund', 'SLEEPING')}{own}",
             "run-not-running": f"/runs/{self.one('export_everything', 'PENDING')}{own}",
-            "attempt": f"/runs/{failed}/attempts/{attempt}{own}",
+            "step": f"/runs/{failed}/step{own}&id=parse",
             "schedules": f"/schedules{own}",
             "schedule": f"/schedules/restock{own}",
             "automations": f"/automations{own}",

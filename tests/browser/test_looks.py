@@ -81,7 +81,7 @@ def furnished(place: Place) -> dict[str, str]:
     pages |= {"empty-schedules": "/schedules", "empty-automations": "/automations"}
     empty = place.space()
     pages = {name: f"{path}?namespace={empty.name}" for name, path in pages.items()}
-    with space.worker(*ALL, automations=[inbox(), payouts()]):
+    with space.worker(*ALL, automations=[inbox(), payouts]):
         runs = {
             "completed": _run(space, "family"),
             "failed": _run(space, "parsed", GREEDY * 3),
@@ -98,18 +98,19 @@ def furnished(place: Place) -> dict[str, str]:
                 "POST", "/schedules", json={"schedule_id": name, "workflow_type": "doubled", "input": 21, **timing}
             )
         space.api("POST", "/schedules/nightly/trigger", json={})
-        space.api("POST", "/automations/payouts/events", json={"events": [{"topics": ["asked"], "event_id": "p-1"}]})
+        space.api(
+            "POST", "/automations/payouts/events", json={"events": [{"topics": ["payout.asked"], "event_id": "p-1"}]}
+        )
         for name, status in (("payouts", "BLOCKED"), ("inbox", "ACTIVE")):
             while space.api("GET", f"/automations/{name}")["automation"]["status"] != status:
                 pass
         worker = space.api("GET", "/workers")["workers"][0]["worker_id"]
-    attempt = space.api("GET", f"/runs/{runs['failed']}/steps")["steps"][0]["attempt_id"]
     own = f"?namespace={space.name}"
     return pages | {
         "overview": f"/{own}",
         "runs": f"/runs{own}",
         **{f"run-{name}": f"/runs/{run_id}{own}" for name, run_id in runs.items()},
-        "attempt": f"/runs/{runs['failed']}/attempts/{attempt}{own}",
+        "step": f"/runs/{runs['failed']}/step{own}&id=parse&attempt=1",
         "schedules": f"/schedules{own}",
         "schedule": f"/schedules/nightly{own}",
         "automations": f"/automations{own}",

@@ -147,7 +147,6 @@ def pages(place: Place) -> dict[str, str]:
         worker = space.api("GET", "/workers")["workers"][0]["worker_id"]
     space.api("POST", "/keys", json={"name": long("K"), "role": "CLIENT"})
     place.do(_spoil(place.database_url, space.name))
-    attempt = space.api("GET", f"/runs/{runs['failed']}/steps")["steps"][0]["attempt_id"]
     own = f"?namespace={space.name}"
     named = f"/automations/{NAME}"
     return {
@@ -155,7 +154,7 @@ def pages(place: Place) -> dict[str, str]:
         "runs": f"/runs{own}",
         "runs by label": f"/runs{own}&q={long('x')}%3D{long('y')}&type={long('f')}&queue={long('q')}",
         **{f"run {name}": f"/runs/{run_id}{own}" for name, run_id in runs.items()},
-        "attempt": f"/runs/{runs['failed']}/attempts/{attempt}{own}",
+        "step": f"/runs/{runs['failed']}/step{own}&id={long('s')}",
         "schedules": f"/schedules{own}",
         "schedule": f"/schedules/{long('S')}{own}",
         "automations": f"/automations{own}",

@@ -104,7 +104,7 @@ def test_a_schedule_is_made_triggered_and_paused(space: Space, page: Page) -> No
 
 
 def test_a_parked_mutation_is_resolved_by_a_person(space: Space, page: Page) -> None:
-    with space.worker(automations=[payouts()]):
+    with space.worker(automations=[payouts]):
         page.goto(f"/automations?namespace={space.name}")
         page.get_by_role("link", name="payouts").click()
         expect(page.locator("#graph text").filter(has_text="asked")).to_be_visible()
@@ -154,6 +154,21 @@ def test_runs_are_found_by_label_and_by_id(space: Space, page: Page) -> None:
     expect(page.locator("tbody tr")).to_contain_text("order-2")
     page.get_by_role("link", name="Clear").click()
     expect(page.locator("tbody tr")).to_have_count(3)
+
+
+def test_runs_are_chosen_in_the_list_and_terminated_together(space: Space, page: Page) -> None:
+    runs = [space.api("POST", "/runs", json={"workflow_type": "later"})["run_id"] for _ in range(3)]
+    page.goto(f"/runs?namespace={space.name}")
+    for run_id in runs[:2]:
+        page.locator(f"#run-{run_id}").get_by_role("checkbox").check()
+    # The list changes beneath; what was chosen stays chosen.
+    late = space.api("POST", "/runs", json={"workflow_type": "later"})["run_id"]
+    expect(page.locator(f"#run-{late}")).to_be_visible()
+    page.get_by_role("button", name="With those chosen …").click()
+    page.get_by_role("button", name="Terminate them").click()
+    expect(page.get_by_text("2 runs were terminated.")).to_be_visible()
+    expect(page.locator("tbody .status", has_text="cancelled")).to_have_count(2)
+    expect(page.locator("tbody .status", has_text="pending")).to_have_count(2)
 
 
 def test_the_theme_is_chosen_and_kept(space: Space, page: Page) -> None:

@@ -4,13 +4,17 @@ rows, whatever is looked for.
 
 from __future__ import annotations
 
+import html
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
 import asyncpg
 import pytest
 
+from kagzi.protocol.v1.automation_pb2 import InputKey
+from kagzi.store import merges, publications, stats
 from kagzi.store.queries import Query
 from tests.dashboard.place import Place
 from tests.dashboard.workflows import inbox
@@ -40,6 +44,58 @@ cross join lateral (select case when n % 100 = 1 then 'FAILED' when n % 100 = 2 
                                 when n % 10000 = 5 then 'RUNNING' when n % 400 = 4 then 'PENDING' else 'COMPLETED' end
                            as status) s
 """
+# Histories of three steps, as most are; of some hundred; of three thousand; and one step that is tried again and again.
+STEPS = """
+insert into kagzi.step_runs
+    (namespace, run_id, step_id, attempt_number, is_latest, attempt_id, position, completed_seq, status, kind, output,
+     error, started_at, finished_at)
+select 'crowded', h.run_id, 'step-' || p, a, a = h.attempts, gen_random_uuid(), p, p,
+       case when a = h.attempts then 'COMPLETED' else 'FAILED' end, 'FUNCTION', '"done"'::bytea,
+       case when a < h.attempts then '{"type": "ValueError", "message": "no"}'::jsonb end, kagzi.now(), kagzi.now()
+from (select r.run_id, 3 as steps, 1 as attempts
+      from kagzi.workflow_runs r where r.namespace = 'crowded' and r.status = 'COMPLETED' limit 30000) h
+cross join lateral generate_series(1, h.steps) p
+cross join lateral generate_series(1, h.attempts) a
+union all
+select 'crowded', h.run_id::uuid, 'step-' || p, a, a = h.attempts, gen_random_uuid(), p, p,
+       case when a = h.attempts then 'COMPLETED' else 'FAILED' end, 'FUNCTION', '"done"'::bytea,
+       case when a < h.attempts then '{"type": "ValueError", "message": "no"}'::jsonb end, kagzi.now(), kagzi.now()
+from (values ('00000000-0000-7000-8000-000000000065', 3000, 1), ('00000000-0000-7000-8000-0000000000c9', 440, 2),
+             ('00000000-0000-7000-8000-0000000000ca', 3000, 1), ('00000000-0000-7000-8000-00000000012d', 1, 3000))
+    as h(run_id, steps, attempts)
+cross join lateral generate_series(1, h.steps) p
+cross join lateral generate_series(1, h.attempts) a
+"""
+# What five servers have counted: eight hours by the minute, eight days by the hour, of three types and all together.
+COUNTS = """
+insert into kagzi.stats
+    (namespace, span, minute, server_id, workflow_type, started, completed, pickup, duration, counted_at, running)
+select 'crowded', span.minutes, date_trunc(span.name, kagzi.now()) - n * span.minutes * interval '1 minute',
+       ('00000000-0000-7000-8000-00000000000' || s)::uuid, t.name, 5, 5, array_fill(1, array[65]),
+       array_fill(1, array[65]), case when t.name = '' and s = 1 then kagzi.now() end, case when t.name = '' then s end
+from (values (1, 'minute', 480), (60, 'hour', 192)) as span(minutes, name, many)
+cross join lateral generate_series(0, span.many - 1) n
+cross join generate_series(1, 5) s
+cross join (values (''), ('type-1'), ('type-2'), ('type-3')) as t(name)
+"""
+LETTERS = """
+with came as (
+    insert into kagzi.inputs (namespace, automation, input_id, source, type, key, title)
+    select 'crowded', 'inbox', case when n = 1500 then $1::uuid else gen_random_uuid() end, 'post', 'letter', 'x-' || n,
+           'a letter'
+    from generate_series(1, 3000) n
+    returning input_id, key
+), told as (
+    insert into kagzi.events (namespace, automation, topic, event_id)
+    select 'crowded', 'inbox', 'mail', c.key from came c
+    returning topic, event_id, arrival, created_at
+), caused as (
+    insert into kagzi.event_causes (namespace, automation, topic, event_id, input_id)
+    select 'crowded', 'inbox', 'mail', c.key, c.input_id from came c
+)
+insert into kagzi.deliveries (namespace, automation, consumer, topic, event_id, status, arrival, published_at)
+select 'crowded', 'inbox', 'File', t.topic, t.event_id, 'PENDING', t.arrival, t.created_at from told t
+"""
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +120,11 @@ async def _fill(url: str) -> None:
         SPACE,
         PARENT,
     )
+    await connection.execute(STEPS, timeout=300)
+    await connection.execute(COUNTS, timeout=300)
+    for span in (stats.MINUTE, stats.HOUR):
+        # As it is done every minute.
+        await merges.merge(connection, SPACE, span, stretches=1_000)
     await connection.execute("analyze")
     await connection.close()
 
@@ -73,8 +134,7 @@ def _pages(place: Place) -> dict[str, str]:
         return f"/runs/00000000-0000-7000-8000-{number:012x}"
 
     return {
-        "overview": "/",
-        "overview of a week": "/?range=7d",
+        **{f"overview of {each}": f"/?range={each}" for each in ("1h", "6h", "24h", "7d")},
         "runs": "/runs",
         "completed runs": "/runs?status=COMPLETED",
         "failed runs": "/runs?status=FAILED",
@@ -90,15 +150,27 @@ def _pages(place: Place) -> dict[str, str]:
         "a run by its own name": "/runs?q=nobody",
         "children": f"/runs?parent={PARENT}",
         "a run with ten thousand children": f"/runs/{PARENT}",
-        "a run that failed": run(101),
+        "a run of 3,000 steps that failed": run(101),
+        "a run of 3,000 steps that sleeps": run(202),
+        "a run of 440 steps that were tried twice": run(201),
+        "one step of 3,000": f"{run(101)}?step=step-1500",
+        "the page of one step of 3,000": f"{run(101)}/step?id=step-1500",
+        "the page of an attempt of 3,000": f"{run(301)}/step?id=step-1&attempt=1500",
+        "a run whose step was tried 3,000 times": run(301),
+        "that step in its run": f"{run(301)}?step=step-1",
         "a run that is due": run(404),
-        "a run that sleeps": run(202),
+        "a run that sleeps": run(302),
         "a run that runs": run(10_005),
         "schedules": "/schedules",
         "schedule": "/schedules/nightly",
         "automations": "/automations",
         "automation": "/automations/inbox",
+        "events": "/automations/inbox/events",
+        "pending events of a consumer": "/automations/inbox/events?topic=mail&consumer=File&status=PENDING",
+        "events that were skipped, of which there are none": "/automations/inbox/events?status=SKIPPED",
+        "input": "/automations/inbox/input?source=post&type=letter&id=x-1500",
         "workers": "/workers",
+        "workers that are gone": "/workers?show=all",
         "server": "/server",
         "namespaces": "/namespaces",
         "namespace": f"/namespaces/{SPACE}",
@@ -118,7 +190,9 @@ def test_no_page_costs_more_with_a_million_runs(crowded: Place, monkeypatch: pyt
     _furnish(crowded)
     costs: dict[str, tuple[int, int]] = {}
     wrong = []
-    for name, path in _pages(crowded).items():
+    pages = _pages(crowded)
+    pages |= {f"{name}, its second page": path for name, path in _further(space, pages).items()}
+    for name, path in pages.items():
         statements = min((_asked_by(space, name, path, asked) for _ in range(3)), key=len)
         read = [crowded.do(_rows_read(crowded.database_url, query, values)) for query, values in statements]
         costs[name] = (len(statements), max(read))
@@ -130,10 +204,25 @@ def test_no_page_costs_more_with_a_million_runs(crowded: Place, monkeypatch: pyt
     assert wrong == []
 
 
+def _further(space: Any, pages: dict[str, str]) -> dict[str, str]:
+    """The second pages of those that have one, as their links lead there."""
+    found = {}
+    for name, path in pages.items():
+        shown = space.http.get(_address(path)).text
+        if link := re.search(r'href="([^"]*[?&;]page=[^"]*)"', shown):
+            found[name] = html.unescape(link[1])
+    assert len(found) > 10, found
+    return found
+
+
+def _address(path: str) -> str:
+    return path if "namespace=" in path else path + ("&" if "?" in path else "?") + f"namespace={SPACE}"
+
+
 def _asked_by(space: Any, name: str, path: str, asked: list[Asked]) -> list[Asked]:
     """What the server asked while a page was made: mostly for the page, now and then for its own duties."""
     asked.clear()
-    answer = space.http.get(path + ("&" if "?" in path else "?") + f"namespace={SPACE}")
+    answer = space.http.get(_address(path))
     assert answer.status_code == 200, (name, answer.text)
     return list(asked)
 
@@ -148,6 +237,15 @@ def _furnish(place: Place) -> None:
     with space.worker(automations=[inbox()]):
         while not space.api("GET", "/automations")["automations"]:
             pass
+    place.do(_letters(place.database_url))
+
+
+async def _letters(url: str) -> None:
+    """Events that nobody consumed yet, each with the input it came from."""
+    connection = await asyncpg.connect(url)
+    await connection.execute(LETTERS, publications.input_id(InputKey(source="post", type="letter", id="x-1500")))
+    await connection.execute("analyze kagzi.events, kagzi.deliveries, kagzi.inputs")
+    await connection.close()
 
 
 def test_what_is_rare_is_found_among_a_million(crowded: Place) -> None:

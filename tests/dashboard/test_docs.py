@@ -45,7 +45,7 @@ def test_the_examples_run_in_their_order(place: Place, tmp_path: Path) -> None:
     (tmp_path / ".curlrc").write_text("fail-with-body\n", encoding="utf-8")
     space = place.space()
     space.name = "default"
-    with space.worker(approval, payment, automations=[payouts()]):
+    with space.worker(approval, payment, automations=[payouts]):
         done = subprocess.run(
             ["bash", "-xc", script],
             env={**os.environ, "CURL_HOME": str(tmp_path)},

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from tests.dashboard.place import Place, Space
-from tests.dashboard.workflows import ALL, GREEDY, inbox, payouts
+from tests.dashboard.workflows import ALL, GREEDY, inbox, long_paid, payouts
 
 
 def until(look: Callable[[], Any]) -> Any:
@@ -62,12 +62,61 @@ def test_a_run_is_shown_with_its_steps_and_payloads(space: Space) -> None:
     shown = page(space, f"/runs/{run_id}")
     assert "completed" in shown
     assert re.search(r"<pre[^>]*>42</pre>", shown)
-    attempt = re.search(rf"/runs/{run_id}/attempts/[0-9a-f-]+", shown)
-    assert attempt
-    assert "function" in page(space, attempt[0])
+    assert f"/runs/{run_id}/step?id=double" in shown
+    assert "function" in page(space, f"/runs/{run_id}/step", id="double")
     assert run_id in page(space, "/runs", type="doubled")
     assert run_id not in page(space, "/runs", type="other")
     assert run_id in page(space, "/runs", q=run_id)
+
+
+def test_a_step_is_shown_with_each_of_its_attempts(space: Space) -> None:
+    with space.worker(*ALL):
+        run_id = ended(space, "parsed", "one")
+    latest = page(space, f"/runs/{run_id}/step", id="parse")
+    assert "invalid literal" in latest
+    assert "not the latest" not in latest
+    assert f'href="/runs/{run_id}/step?id=parse&amp;attempt=1&amp;namespace={space.name}"' in latest
+    assert "not the latest" in page(space, f"/runs/{run_id}/step", id="parse", attempt="1")
+    page(space, f"/runs/{run_id}/step", 404, id="parse", attempt="3")
+    assert "named by its number" in page(space, f"/runs/{run_id}/step", 400, id="parse", attempt="first")
+    assert "there is no step" in page(space, f"/runs/{run_id}/step", 404, id="nowhere").lower()
+
+
+def test_a_long_history_is_listed_by_name_and_its_doubtful_step_is_there(space: Space) -> None:
+    with space.worker(long_paid):
+        run_id = space.api("POST", "/runs", json={"workflow_type": "long_paid", "input": 950})["run_id"]
+        until(lambda: space.api("GET", f"/runs/{run_id}")["run"]["status"] == "SLEEPING")
+    shown = page(space, f"/runs/{run_id}")
+    assert "listed by name" in shown
+    assert "Nobody knows whether zz-pay happened." in shown
+    assert "double-500" not in shown
+    found = page(space, f"/runs/{run_id}", step="double-500")
+    assert f"/runs/{run_id}/step?id=double-500" in found
+    assert "double-501" not in found
+    assert "It has no step of that name so far." in page(space, f"/runs/{run_id}", step="double")
+    further = re.search(r'href="([^"]*page=[^"]*)"[^>]*>More steps', shown)
+    assert further
+    assert 'id="fork-steps"' in space.http.get(html.unescape(further[1])).text
+
+
+def test_what_is_chosen_in_the_list_is_done_with_each(space: Space) -> None:
+    waiting = [space.api("POST", "/runs", json={"workflow_type": "later"})["run_id"] for _ in range(3)]
+    with space.worker(*ALL):
+        failed = ended(space, "parsed", "one")
+    assert f'name="run.{failed}"' in page(space, "/runs")
+
+    def choose(action: str, *runs: str) -> str:
+        done = press(space, "/runs/chosen", action=action, **{f"run.{run_id}": "on" for run_id in runs})
+        assert done.status_code == 303, done.text
+        return space.http.get(done.headers["location"]).text
+
+    assert "2 runs were terminated. 1 stayed as they were" in choose("terminate", *waiting[:2], failed)
+    assert "1 run was started anew." in choose("retry", failed)
+    assert "1 run was asked to cancel." in choose("cancel", waiting[2])
+    statuses = {run_id: space.api("GET", f"/runs/{run_id}")["run"]["status"] for run_id in (*waiting, failed)}
+    assert list(statuses.values()) == ["CANCELLED", "CANCELLED", "CANCELLED", "FAILED"]
+    assert press(space, "/runs/chosen", action="retry").status_code == 400
+    assert press(space, "/runs/chosen", action="forget", **{f"run.{failed}": "on"}).status_code == 400
 
 
 def test_payloads_errors_and_names_stay_text(space: Space) -> None:
@@ -263,9 +312,9 @@ def test_an_automation_is_shown_with_its_graph_and_what_came_in(space: Space) ->
 
 
 def test_a_blocked_automation_is_resolved(space: Space) -> None:
-    with space.worker(automations=[payouts()]):
+    with space.worker(automations=[payouts]):
         until(lambda: space.api("GET", "/automations")["automations"])
-        press(space, "/automations/payouts/events", topic="asked", event_id="p-1", payload="5")
+        press(space, "/automations/payouts/events", topic="payout.asked", event_id="p-1", payload="5")
         until(lambda: "It happened" in page(space, "/automations/payouts"))
         found = space.api("GET", "/automations/payouts")["automation"]["blocked"]
         assert "its automation is blocked" in page(space, f"/runs/{found['run_id']}")
@@ -294,9 +343,29 @@ def test_cookies_are_for_us_alone(space: Space) -> None:
 
 
 def test_what_is_not_there_is_a_page_too(space: Space) -> None:
-    assert "there is no run" in page(space, "/runs/00000000-0000-4000-8000-000000000000", 404)
+    assert "There is no run" in page(space, "/runs/00000000-0000-4000-8000-000000000000", 404)
     assert "Not here" in page(space, "/nowhere", 404)
-    assert "UUID" in page(space, "/runs/one", 400)
+    named = page(space, "/runs/one", 404)
+    assert "UUID" in named
+    assert f'href="/runs?q=one&amp;namespace={space.name}"' in named
+    assert 'href="/namespaces"' in space.http.get("/runs?namespace=nowhere").text
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("/runs?status=NOPE", "There is no status NOPE"),
+        ("/runs?since=3y", "3y is no time to look back"),
+        ("/runs?label=customer", "customer is no label"),
+        ("/runs?q=order-7&status=FAILED", "an id is looked for without other filters"),
+        ("/?range=2y", "2y is no range"),
+    ],
+)
+def test_a_filter_that_cannot_be_used_is_named(space: Space, path: str, said: str) -> None:
+    shown = space.http.get(f"{path}&namespace={space.name}")
+    assert shown.status_code == 200
+    assert said in html.unescape(shown.text)
+    assert "Not used" not in page(space, "/runs", status="FAILED", since="1h", type="order")
 
 
 def test_changes_come_as_events(space: Space) -> None:

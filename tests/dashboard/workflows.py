@@ -1,4 +1,6 @@
-"""Workflows that the tests of the dashboard run: one for each thing that a page shows."""
+"""Workflows that the tests of the dashboard run: one for each thing that a page shows, and quick. What is shown of a
+mutation in doubt is the shop's.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +10,18 @@ from typing import Any
 from kagzi import (
     Automation,
     Context,
-    MutateContext,
     NextContext,
     Outcome,
     PrepareContext,
     Prepared,
     ProducerContext,
     Retry,
-    mutation,
     step,
     workflow,
 )
+from tools.shop import payouts
+
+__all__ = ["ALL", "GREEDY", "approved", "doubled", "family", "inbox", "long_paid", "paid", "parsed", "payouts"]
 
 GREEDY = "<script>document.title = 'owned'</script>"
 
@@ -64,6 +67,12 @@ async def family(ctx: Context) -> list[int]:
     return list(await asyncio.gather(*(ctx.run_child(f"child-{number}", doubled, number) for number in range(3))))
 
 
+@workflow
+async def long_paid(ctx: Context, steps: int) -> str:
+    await asyncio.gather(*(ctx.step(f"double-{number}", double, number) for number in range(steps)))
+    return await ctx.step("zz-pay", pay, 500)
+
+
 ALL = (doubled, parsed, approved, paid, family)
 
 
@@ -91,26 +100,5 @@ def inbox() -> Automation:
         async def prepare(self, ctx: PrepareContext, state: Any) -> Prepared:
             found = await ctx.peek("filed", limit=9)
             return Prepared(reserve={"filed": [each.id for each in found]}) if found else Prepared()
-
-    return made
-
-
-@mutation
-async def transfer(cents: int) -> str:
-    raise TimeoutError("the bank did not answer")
-
-
-def payouts() -> Automation:
-    """One whose only mutation is in doubt."""
-    made = Automation("payouts", accepts=["asked"])
-
-    @made.consumer(subscribe=["asked"])
-    class Pay:
-        async def prepare(self, ctx: PrepareContext, state: Any) -> Prepared:
-            found = await ctx.peek("asked", limit=1)
-            return Prepared(reserve={"asked": [found[0].id]}, title="Pay 5.00 to Ada") if found else Prepared()
-
-        async def mutate(self, ctx: MutateContext, prepared: Prepared) -> None:
-            await ctx.mutate(transfer, 500)
 
     return made

@@ -91,11 +91,11 @@ async def test_queues_schedules_and_automations_are_measured(server: Server) -> 
     async with Client(server.address) as client:
         await client.start("nobody-knows-it", queue="empty")
         await client.schedules.create("often", "nobody-knows-it", every="1s")
-        async with Worker(server.address, automations=[payouts()]):
+        async with Worker(server.address, automations=[payouts]):
             while not [each async for each in client.automations.list()]:
                 pass
         await client.automations.pause("payouts")
-        await client.automations.publish("payouts", "asked", id="p-1")
+        await client.automations.publish("payouts", "payout.asked", id="p-1")
         while not await _runs_of(client):
             pass
     await server.gauges.count()

@@ -28,19 +28,34 @@ RESOLUTIONS = {"HAPPENED", "DID_NOT", "SKIP", "CHECK_AGAIN"}
 STATUSES = ("PENDING", "RESERVED", "CONSUMED", "SKIPPED")
 # null, for a mutation that returned nothing.
 _NOTHING = {"$encoding": "json", "$data": "bnVsbA=="}
-_PAGE = 50
+_PAGE = 20
+_EVENTS = 50
 _INPUTS = 20
+# What is pending is counted so far, of each automation of a page, and of one that is looked at.
+_COUNTED_EACH = 40
+_COUNTED = 800
+# A page costs the same however rare what is looked for; what lies further back is asked for.
+_LOOK_AT = 200
 
 Fields = Mapping[str, str]
 
 
 async def automations(visit: Visit) -> View:
     """The page `/automations`."""
-    told = await visit.ask("AutomationService.ListAutomations", page_size=_PAGE, page_token=visit.query.get("page", ""))
+    told = await visit.ask(
+        "AutomationService.ListAutomations",
+        page_size=_PAGE,
+        page_token=visit.query.get("page", ""),
+        count_to=_COUNTED_EACH,
+    )
     token = told["next_page_token"]
     return View(
         "automations.html",
-        {"automations": told["automations"], "next": visit.link("/automations", page=token) if token else ""},
+        {
+            "automations": told["automations"],
+            "counted": _COUNTED_EACH,
+            "next": visit.link("/automations", page=token) if token else "",
+        },
     )
 
 
@@ -48,7 +63,7 @@ async def automation(visit: Visit) -> View:
     """The page `/automations/{name}`."""
     name = _name(visit)
     told, inputs = await asyncio.gather(
-        visit.ask("AutomationService.GetAutomation", name=name),
+        visit.ask("AutomationService.GetAutomation", name=name, count_to=_COUNTED),
         visit.ask("AutomationService.ListInputs", name=name, page_size=_INPUTS, page_token=visit.query.get("page", "")),
     )
     found = told["automation"]
@@ -60,6 +75,8 @@ async def automation(visit: Visit) -> View:
             "automation": found,
             "here": here,
             "picture": graph(found),
+            "counted": _COUNTED,
+            "counted_each": _COUNTED // max(1, len(found["backlog"])),
             "topics": sorted({topic for each in found["handlers"] for topic in each["definition"]["subscribes"]}),
             "inputs": inputs["inputs"],
             "first": not visit.query.get("page"),
@@ -79,8 +96,9 @@ async def events(visit: Visit) -> View:
         topic=visit.query.get("topic", ""),
         consumer=visit.query.get("consumer", ""),
         statuses=[status] if status in STATUSES else [],
-        page_size=_PAGE,
+        page_size=_EVENTS,
         page_token=visit.query.get("page", ""),
+        look_at=_LOOK_AT,
     )
     here = f"/automations/{part(name)}"
     wanted = {key: visit.query.get(key, "") for key in ("topic", "consumer", "status")}
@@ -92,7 +110,11 @@ async def events(visit: Visit) -> View:
             "here": here,
             "events": told["events"],
             "wanted": wanted,
+            "first": not visit.query.get("page"),
             "statuses": STATUSES,
+            "unused": [f"There is no delivery {status}: it is one of {', '.join(STATUSES)}."]
+            if status and status not in STATUSES
+            else [],
             "next": visit.link(f"{here}/events", **wanted, page=token) if token else "",
         },
     )

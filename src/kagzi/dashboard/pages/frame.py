@@ -65,6 +65,8 @@ class Frame:
                 return await self._page(visit, await look(visit))
             except ServerError as error:
                 return await self._refused(visit, error)
+            except Problem as problem:
+                return await self.problem(visit, problem)
 
         return page
 
@@ -89,12 +91,18 @@ class Frame:
         """Whoever has no valid key is asked for one; whoever has one is told that it is not enough."""
         if isinstance(error, Unauthorized) and error.code == "UNAUTHORIZED":
             return _sign_in(visit.request)
-        return await self.problem(visit, Problem.of(error))
+        problem = Problem.of(error)
+        if problem.code == "INVALID_ARGUMENT" and problem.field in visit.request.path_params:
+            # Nothing can be at an address that names nothing.
+            problem = Problem("NOT_FOUND", _nothing_there(visit, problem))
+        return await self.problem(visit, problem)
 
     async def problem(self, visit: Visit, problem: Problem) -> Response:
         """A page that says what went wrong and what to do."""
         status = 403 if problem.code == "UNAUTHORIZED" else int(problem.status)
-        return await self._page(visit, View("problem.html", {"problem": problem}, status))
+        return await self._page(
+            visit, View("problem.html", {"problem": problem, "leads": _leads(visit, problem)}, status)
+        )
 
     async def _page(self, visit: Visit, view: View) -> Response:
         text = self._templates.get_template(view.template).render(
@@ -120,6 +128,30 @@ class Frame:
             "navigation": NAVIGATION,
             "signed_in": of_person(visit.request) is not None,
         }
+
+
+def _leads(visit: Visit, problem: Problem) -> list[tuple[str, str]]:
+    """Where to go on from a problem: addresses and what they are."""
+    if problem.field == "namespace":
+        return [("/namespaces", "Choose another namespace"), ("/", "Go to the overview")]
+    leads = []
+    if "run_id" in visit.request.path_params and problem.code == "NOT_FOUND":
+        given = visit.request.path_params["run_id"]
+        leads.append((visit.link("/runs", q=given), "Look for a run that its caller named so"))
+    section = next((each for each in NAVIGATION[1:] if visit.path.startswith(each[0])), None)
+    if section is not None:
+        leads.append(
+            (visit.link(section[0]), f"See all {section[1].lower()}" if section[1] != "API" else "See the API")
+        )
+    return [*leads, (visit.link("/"), "Go to the overview")]
+
+
+def _nothing_there(visit: Visit, problem: Problem) -> str:
+    if problem.field not in {"run_id", "worker_id"}:
+        return problem.detail
+    noun = problem.field.removesuffix("_id")
+    given = visit.request.path_params[problem.field]
+    return f"There is no {noun} {given!r}: the id of a {noun} is a UUID of 36 characters."
 
 
 def _sign_in(request: Request) -> Response:

@@ -56,6 +56,10 @@ class Live:
             while not self._stopping.is_set():
                 try:
                     page, pause = await self._shared(visit.key, make)
+                except Problem as problem:
+                    # The page itself said so before; it has nothing that could change.
+                    yield _event("away", problem.detail)
+                    return
                 except ServerError as error:
                     if isinstance(error, Unauthorized) and error.code == "UNAUTHORIZED":
                         yield _event("signin", "")

@@ -42,6 +42,7 @@ async def overview(visit: Visit) -> View:
         {
             "ranges": list(RANGES),
             "chosen": chosen if chosen in RANGES else "1h",
+            "unused": [] if chosen in RANGES else [f"{chosen} is no range: it is one of {', '.join(RANGES)}."],
             "totals": {name: sum(point[name] for point in points) for name in ("started", "completed", "failed")},
             "now": now,
             "workers": workers["workers"],

@@ -21,7 +21,7 @@ _LOOKS: dict[str, Look] = {
     "/": overview,
     "/runs": runs,
     "/runs/{run_id}": run.run,
-    "/runs/{run_id}/attempts/{attempt_id}": run.attempt,
+    "/runs/{run_id}/step": run.step,
     "/schedules": schedules.schedules,
     "/schedules/{schedule_id:path}": schedules.schedule,
     "/automations": automations.automations,
@@ -37,6 +37,7 @@ _LOOKS: dict[str, Look] = {
 }
 _ACTS: dict[str, Act] = {
     "/runs": repairs.start,
+    "/runs/chosen": repairs.chosen,
     "/runs/{run_id}/cancel": repairs.cancel,
     "/runs/{run_id}/terminate": repairs.terminate,
     "/runs/{run_id}/retry": repairs.retry,
@@ -83,8 +84,7 @@ def install(app: FastAPI, frame: Frame) -> None:
 async def _nowhere(visit: Visit) -> View:
     if visit.path.startswith("/api/"):
         raise HTTPException(404, f"there is nothing at {visit.path}: /api/docs lists what there is")
-    problem = Problem("NOT_FOUND", f"There is no page at {visit.path}.")
-    return View("problem.html", {"problem": problem}, problem.status)
+    raise Problem("NOT_FOUND", f"There is no page at {visit.path}.")
 
 
 class _Static(StaticFiles):

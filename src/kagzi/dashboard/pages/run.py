@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kagzi.dashboard.drawings.timeline import timeline
-from kagzi.dashboard.pages.visit import View, Visit
+from kagzi.dashboard.pages.visit import View, Visit, part
+from kagzi.dashboard.problems import Problem
 
 ENDED = {"COMPLETED", "FAILED", "CANCELLED"}
 # What a form said it did, in words.
@@ -20,16 +21,20 @@ DONE = {
     "resolve": "The step was resolved.",
 }
 _STEPS = 100
+_ATTEMPTS = 50
 _CHILDREN = 20
+# A longer history is listed by the names of its steps, of which a page reads its own alone.
+_LOOK_AT = 900
 
 
 async def run(visit: Visit) -> View:
     """The page `/runs/{run_id}`."""
     run_id: str = visit.request.path_params["run_id"]
     found = (await visit.ask("WorkflowService.GetWorkflow", run_id=run_id))["run"]
+    ended = found["status"] in ENDED
     steps, reasons, children = await asyncio.gather(
         _steps(visit, found),
-        visit.ask("AdminService.ExplainRun", run_id=run_id),
+        _reasons(visit, run_id, ended=ended),
         visit.ask("WorkflowService.ListWorkflows", parent_run_id=run_id, page_size=_CHILDREN, look_at=100),
     )
     attempts: list[dict[str, Any]] = steps["steps"]
@@ -37,15 +42,17 @@ async def run(visit: Visit) -> View:
         "run.html",
         {
             "run": found,
-            "ended": found["status"] in ENDED,
+            "ended": ended,
             "parked": _parked(found["waiting"]),
             "picture": timeline(found, attempts),
-            "explanation": reasons,
+            "reasons": reasons,
             "children": children["runs"],
             "more_children": bool(children["next_page_token"]),
-            "unknown": [each for each in attempts if each["status"] == "UNKNOWN" and each["is_latest"]],
-            "signals": _signals(attempts),
+            "unknown": _subjects(reasons, "WAITS_RESOLUTION"),
+            "signals": _subjects(reasons, "WAITS_SIGNAL"),
             "steps": list(dict.fromkeys(each["step_id"] for each in attempts if each["is_latest"])),
+            "sought": visit.query.get("step", ""),
+            "by_name": steps["by_step_id"],
             "done": DONE.get(visit.query.get("done", ""), ""),
             "first": not visit.query.get("page"),
             "next": steps["next_page_token"],
@@ -56,21 +63,60 @@ async def run(visit: Visit) -> View:
 async def _steps(visit: Visit, run: Mapping[str, Any]) -> dict[str, Any]:
     """A page of its attempts; a run that nobody began, and that repeats none, has none."""
     if not run["started_at"] and not run["retried_from"]:
-        return {"steps": [], "next_page_token": ""}
+        return {"steps": [], "next_page_token": "", "by_step_id": False}
+    sought = visit.query.get("step", "").strip()
     return await visit.ask(
         "AdminService.ListSteps",
         run_id=run["run_id"],
         include_superseded=True,
+        step_id=sought,
+        by_step_id=bool(sought),
+        look_at=_LOOK_AT,
         page_size=_STEPS,
         page_token=visit.query.get("page", ""),
     )
 
 
-async def attempt(visit: Visit) -> View:
-    """The page `/runs/{run_id}/attempts/{attempt_id}`."""
-    names: Mapping[str, str] = visit.request.path_params
-    told = await visit.ask("AdminService.GetStep", run_id=names["run_id"], attempt_id=names["attempt_id"])
-    return View("attempt.html", {"run_id": told["run_id"], "step": told["step"]})
+async def _reasons(visit: Visit, run_id: str, *, ended: bool) -> list[dict[str, Any]]:
+    """Why it is where it is, the most important first; one that has ended says so itself."""
+    if ended:
+        return []
+    told = await visit.ask("AdminService.ExplainRun", run_id=run_id)
+    reasons: list[dict[str, Any]] = told["reasons"]
+    return reasons
+
+
+async def step(visit: Visit) -> View:
+    """The page `/runs/{run_id}/step`: one attempt of a step, the latest unless it is said which, and the others."""
+    run_id: str = visit.request.path_params["run_id"]
+    step_id = visit.query.get("id", "")
+    number = visit.query.get("attempt", "")
+    if number and not number.removeprefix("-").isdecimal():
+        raise Problem("INVALID_ARGUMENT", "an attempt is named by its number, as 2", field="attempt")
+    asked = {"attempt_number": int(number)} if number else {}
+    told, others = await asyncio.gather(
+        visit.ask("AdminService.GetStep", run_id=run_id, step_id=step_id, **asked),
+        visit.ask(
+            "AdminService.ListSteps",
+            run_id=run_id,
+            step_id=step_id,
+            include_superseded=True,
+            by_step_id=True,
+            page_size=_ATTEMPTS,
+            page_token=visit.query.get("page", ""),
+        ),
+    )
+    return View(
+        "step.html",
+        {
+            "run_id": run_id,
+            "here": f"/runs/{part(run_id)}/step",
+            "step": told["step"],
+            "attempts": others["steps"],
+            "first": not visit.query.get("page"),
+            "next": others["next_page_token"],
+        },
+    )
 
 
 def _parked(waiting: Any) -> dict[str, Any] | None:
@@ -78,10 +124,6 @@ def _parked(waiting: Any) -> dict[str, Any] | None:
     return waiting if isinstance(waiting, dict) and waiting.get("reason") == "nondeterminism" else None
 
 
-def _signals(attempts: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The signals that the run waits for."""
-    return [
-        each["target"]
-        for each in attempts
-        if each["kind"] == "SIGNAL" and each["status"] == "RUNNING" and each["target"]
-    ]
+def _subjects(reasons: Sequence[Mapping[str, Any]], code: str) -> list[str]:
+    """What the run waits for, of one kind."""
+    return [each["subject"] for each in reasons if each["code"] == code and each["subject"]]

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from kagzi.dashboard import words
 from kagzi.dashboard.pages.visit import View, Visit
 from kagzi.sdk.errors import NotFound
 
 STATUSES = ("PENDING", "RUNNING", "SLEEPING", "COMPLETED", "FAILED", "CANCELLED")
 SINCE = {"1h": timedelta(hours=1), "24h": timedelta(days=1), "7d": timedelta(days=7)}
-_FIELDS = ("q", "status", "type", "queue", "since", "label", "parent", "schedule")
+FIELDS = ("q", "status", "type", "queue", "since", "label", "parent", "schedule")
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 _PAGE = 50
 # A page costs the same however rare what is looked for; what lies further back is asked for.
@@ -20,7 +22,7 @@ _LOOK_AT = 900
 
 async def runs(visit: Visit) -> View:
     """The page `/runs`."""
-    wanted = {name: visit.query.get(name, "").strip() for name in _FIELDS}
+    wanted = {name: visit.query.get(name, "").strip() for name in FIELDS}
     found, token = await _find(visit, wanted)
     return View(
         "runs.html",
@@ -30,10 +32,38 @@ async def runs(visit: Visit) -> View:
             "statuses": STATUSES,
             "since": list(SINCE),
             "filtered": any(wanted.values()),
+            "unused": _unused(wanted),
+            "done": _done(visit.query),
             "first": not visit.query.get("page"),
             "next": visit.link("/runs", **wanted, page=token) if token else "",
         },
     )
+
+
+def _done(query: Mapping[str, str]) -> str:
+    """What was done with the runs that were chosen. Numbers alone are taken from the address."""
+    said = {"retry": "started anew", "cancel": "asked to cancel", "terminate": "terminated"}.get(
+        query.get("action", "")
+    )
+    changed, left = query.get("changed", ""), query.get("left", "")
+    if said is None or not changed.isdecimal() or not left.isdecimal():
+        return ""
+    rest = f" {int(left):,} stayed as they were: it does not apply to them." if int(left) else ""
+    return f"{int(changed):,} {'run was' if int(changed) == 1 else 'runs were'} {said}.{rest}"
+
+
+def _unused(wanted: dict[str, str]) -> list[str]:
+    """What of the filters could not be used, in sentences: what is shown is not what was asked for."""
+    q, said = wanted["q"], []
+    if wanted["status"] and wanted["status"] not in STATUSES:
+        said.append(f"There is no status {wanted['status']}: it is one of {', '.join(map(words.plain, STATUSES))}.")
+    if wanted["since"] and wanted["since"] not in SINCE:
+        said.append(f"{wanted['since']} is no time to look back: it is one of {', '.join(SINCE)}.")
+    if wanted["label"] and "=" not in wanted["label"]:
+        said.append(f"{wanted['label']} is no label: one is written as customer=7.")
+    if q and "=" not in q and any(wanted[name] for name in FIELDS if name != "q"):
+        said.append(f"{q} is looked for as an id, and an id is looked for without other filters.")
+    return said
 
 
 async def _find(visit: Visit, wanted: dict[str, str]) -> tuple[list[dict[str, Any]], str]:
