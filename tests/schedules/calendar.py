@@ -49,11 +49,18 @@ class Calendar(World):
         self.now = NOON
         self.announcer = Announced(Notifier(url))
         self.api = Schedules(database, self.announcer, "UTC")
+        self._servers: list[Firing] = []
         self.firing = self.server()
 
     def server(self, **settings: Any) -> Firing:
         """The firing loop of one more server on the database; it does nothing by itself."""
-        return Firing(self.database, Notifier(self.url), self.announcer, Settings(**settings))
+        self._servers.append(Firing(self.database, Notifier(self.url), self.announcer, Settings(**settings)))
+        return self._servers[-1]
+
+    async def close(self) -> None:
+        """No server tries anything any more."""
+        for server in self._servers:
+            await server.stop()
 
     async def set(self, moment: datetime) -> None:
         """It is this time now."""

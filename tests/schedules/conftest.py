@@ -28,6 +28,8 @@ async def calendar(_database_of_the_module: str) -> AsyncIterator[Calendar]:
     connection = await asyncpg.connect(url, server_settings=SETTINGS)
     await connection.execute(CLOCK)
     database = await Database(url).open()
-    yield Calendar(database, connection, url)
+    calendar = Calendar(database, connection, url)
+    yield calendar
+    await calendar.close()
     await database.close()
     await connection.close()

@@ -323,6 +323,61 @@ async def test_a_run_that_cannot_be_stored_marks_its_schedule_alone(calendar: Ca
     assert "RaiseError" in (await calendar.get("b")).error
 
 
+async def test_a_backfilled_slot_whose_id_a_foreign_run_has_is_told_of(calendar: Calendar) -> None:
+    await calendar.create()
+    await calendar.pause()
+    await calendar.start(external_id="nightly@2026-06-01T13:00:00Z")
+    await calendar.skip(hours=1, minutes=1)
+    made = await calendar.backfill(NOON + timedelta(minutes=1))
+    assert made.started == 1
+    assert "nightly@2026-06-01T13:00:00Z" in (await calendar.get()).notice
+
+
+async def _until(calendar: Calendar, name: str, runs: int) -> None:
+    """Waits until a schedule has started so many."""
+    async with asyncio.timeout(60):
+        while len(await calendar.slots(name)) < runs:  # noqa: ASYNC110 - a database tells nobody
+            await asyncio.sleep(0.01)
+
+
+async def test_what_becomes_due_while_a_batch_is_stuck_fires_beside_it(calendar: Calendar) -> None:
+    slow = await calendar.create("slow")
+    await calendar.create("other", timing=cron("1 13 * * *"))
+    await calendar.skip(hours=1)
+    fire = calendar.firing._fire
+
+    async def stuck(namespace: str, template_ids: Sequence[str]) -> int:
+        if slow.template_run_id in template_ids:
+            await calendar.skip(minutes=1)
+            await _until(calendar, "other", 1)
+        return await fire(namespace, template_ids)
+
+    calendar.firing._fire = stuck  # type: ignore[method-assign]
+    await asyncio.wait_for(calendar.firing.fire_due(), 90)
+    assert await calendar.slots("slow") == ["13:00:00"]
+
+
+async def test_a_loop_that_was_stopped_fires_nothing_more(calendar: Calendar) -> None:
+    await calendar.create()
+    await calendar.skip(hours=1)
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def stuck(namespace: str, template_ids: Sequence[str]) -> int:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.05)
+            ended.set()
+        raise AssertionError(namespace, template_ids)
+
+    calendar.firing._fire = stuck  # type: ignore[method-assign]
+    calendar.firing.start()
+    await asyncio.wait_for(begun.wait(), 60)
+    await calendar.firing.stop()
+    assert ended.is_set()
+
+
 async def _tried(calendar: Calendar) -> list[Sequence[str]]:
     """Fires what is due; answers which templates were tried together."""
     tried: list[Sequence[str]] = []
@@ -346,16 +401,15 @@ async def test_an_open_transaction_over_the_id_of_a_slot_delays_that_slot_alone(
     transaction = stranger.transaction()
     await transaction.start()
     await stranger.execute("select kagzi.start_workflow('order', external_id => 'nightly@2026-06-01T13:00:00Z')")
-    await asyncio.wait_for(calendar.firing.fire_due(), 10)
-    assert (await calendar.slots(), await calendar.slots("other")) == ([], ["13:00:00"])
-    # It is not waited for again together with others.
+    await asyncio.wait_for(calendar.firing.fire_due(), 60)
+    await _until(calendar, "other", 1)
+    # It is not waited for again together with others, and not looked for before one of them is due.
     await calendar.skip(hours=1)
     tried = await _tried(calendar)
-    assert await calendar.slots("other") == ["13:00:00", "14:00:00"]
+    assert (await calendar.slots(), await calendar.slots("other")) == ([], ["13:00:00", "14:00:00"])
     assert {len(several) for several in tried} == {1}
+    assert await calendar.firing.fire_due() == 5
     await transaction.rollback()
     await stranger.close()
-    async with asyncio.timeout(60):
-        while len(await calendar.slots()) < 2:  # noqa: ASYNC110 - the loop itself says how long it rests
-            await asyncio.sleep(await calendar.firing.fire_due())
+    await _until(calendar, "nightly", 2)
     assert await calendar.slots() == ["13:00:00", "14:00:00"]

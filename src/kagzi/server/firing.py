@@ -8,13 +8,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 
 import structlog
 
 from kagzi import faults
 from kagzi.server import planner
 from kagzi.server.announcer import Announcer
+from kagzi.server.aside import Aside
 from kagzi.server.clock import DatabaseClock
 from kagzi.server.lifecycle import Loop, Wakeup
 from kagzi.server.notifier import Notifier
@@ -35,19 +35,8 @@ _LONGEST = 0.5
 _PATIENCE = 2.0
 # How many of the newest are fired at once beside a long queue.
 _FRESH = 20
-# A schedule that somebody's open transaction keeps from firing costs the others the time it is waited for: it is tried
-# again alone, after this, then less and less often.
-_HELD = 0.25
-_HELD_LONGEST = 5.0
-
-
-@dataclass(slots=True)
-class _Wait:
-    """How long a held schedule is left alone, and until when."""
-
-    namespace: str
-    pause: float
-    until: float
+# A batch that takes longer than this is looked past for others.
+_BESIDE = 0.02
 
 
 class Firing(Loop):
@@ -67,8 +56,7 @@ class Firing(Loop):
         self._wakeup = Wakeup()
         # Looks in a row that found something due and could not get it.
         self._missed = 0
-        # Schedules that somebody's open transaction kept from firing, by template.
-        self._held: dict[str, _Wait] = {}
+        self._aside = Aside(self._attempt, self.look)
         notifier.subscribe(Kind.CLOCK, lambda _key: self.look())
 
     def look(self) -> None:
@@ -84,29 +72,36 @@ class Firing(Loop):
                 pause = self._interval
             await self._wakeup.wait(pause)
 
+    async def stop(self, grace: float = 0.0) -> None:
+        await super().stop(grace)
+        await self._aside.stop()
+
     async def fire_due(self) -> float:
         """Fires everything that is due; answers how long to wait for what comes next."""
-        # A whole batch of which nothing moved is locked, and stands before others that are not.
+        # What is due and did not move: another server fires it, or somebody changes it. It stands before nobody else.
         locked: set[str] = set()
+        until = time.monotonic() + _LONGEST
         while True:
-            later = locked.union(self._held)
-            due = await self._due(later)
+            if time.monotonic() > until:
+                # Its server may be gone.
+                locked.clear()
+                until = time.monotonic() + _LONGEST
+            due = await self._due(locked.union(self._aside))
             full = sum(map(len, due.values())) == self._batch
-            moved = await (self._fire_beside(due, later) if full else self._fire_found(due))
-            if full and not moved:
-                locked.update(template_id for template_ids in due.values() for template_id in template_ids)
+            if due and not await self._fire_beside(due, locked, at_once=full):
+                locked.update(*due.values())
             if full:
                 continue
-            moved += await self._fire_held()
-            coming = await self._database.read(firing.upcoming, _PATIENCE)
+            coming = await self._upcoming(locked.union(self._aside))
             self.clock.observe(coming.now)
-            if not coming.due:
-                self._missed = 0
-                return self._nap(coming, self._interval)
-            if not moved:
-                # Another server fires it, or somebody holds what it needs.
+            if coming.due:
+                # Since the look before.
+                continue
+            if locked:
                 self._missed += 1
                 return self._nap(coming, min(_SOON * 2.0**self._missed, _LONGEST))
+            self._missed = 0
+            return self._nap(coming, self._interval)
 
     async def _due(self, later: Collection[str]) -> dict[str, list[str]]:
         return await self._database.read(lambda c: firing.due(c, self._batch, later), _PATIENCE)
@@ -114,35 +109,29 @@ class Firing(Loop):
     async def _newest(self, later: Collection[str]) -> dict[str, list[str]]:
         return await self._database.read(lambda c: firing.newest(c, _FRESH, later), _PATIENCE)
 
-    async def _fire_beside(self, due: Mapping[str, Sequence[str]], later: Collection[str]) -> int:
-        """Fires a whole batch, which takes a while: those that become due meanwhile are fired beside it, and wait
-        neither for it nor for all that were due before them. Answers how many of the batch moved on.
+    async def _upcoming(self, later: Collection[str]) -> Upcoming:
+        return await self._database.read(lambda c: firing.upcoming(c, later), _PATIENCE)
+
+    async def _fire_beside(self, due: Mapping[str, Sequence[str]], later: Collection[str], *, at_once: bool) -> int:
+        """Fires a batch. If it takes long, those that become due meanwhile are fired beside it, and wait neither for it
+        nor for all that were due before them. Answers how many of the batch moved on.
         """
         batch = asyncio.create_task(self._fire_found(due))
         left = set(later).union(*due.values())
         try:
+            if not at_once:
+                await asyncio.wait({batch}, timeout=_BESIDE)
             while not batch.done():
-                if not await self._fire_found(await self._newest(left.union(self._held))):
+                if not await self._fire_found(await self._newest(left.union(self._aside))):
                     await asyncio.wait({batch}, timeout=_SOON)
-        except BaseException:
+        except asyncio.CancelledError:
             batch.cancel()
+            await asyncio.wait({batch})
             raise
+        except Exception:
+            # Whatever is wrong beside the batch is not its fate.
+            log.exception("newest_not_fired")
         return await batch
-
-    async def _fire_held(self) -> int:
-        """Tries again, each alone, what was held some time ago; answers how many moved on."""
-        moved = 0
-        for template_id, wait in list(self._held.items()):
-            if time.monotonic() >= wait.until:
-                moved += await self._fire(wait.namespace, [template_id])
-                if self._held[template_id] is wait:
-                    del self._held[template_id]
-        return moved
-
-    def _leave(self, namespace: str, template_id: str) -> None:
-        before = self._held.get(template_id)
-        pause = _HELD if before is None else min(2 * before.pause, _HELD_LONGEST)
-        self._held[template_id] = _Wait(namespace, pause, time.monotonic() + pause)
 
     async def _fire_found(self, found: Mapping[str, Sequence[str]]) -> int:
         """Fires schedules of several namespaces; answers how many moved on."""
@@ -155,20 +144,25 @@ class Firing(Loop):
         return min(longest, max(0.0, self.clock.until(coming.at)) + _PAST)
 
     async def _fire(self, namespace: str, template_ids: Sequence[str]) -> int:
-        """Fires some schedules of a namespace in one transaction; answers how many moved on."""
+        """Fires some schedules of a namespace; answers how many moved on."""
+        try:
+            return await self._attempt(namespace, template_ids)
+        except Held:
+            self._aside.put(namespace, template_ids)
+            return 0
+
+    async def _attempt(self, namespace: str, template_ids: Sequence[str]) -> int:
+        """Fires them in one transaction; raises Held when somebody's open transaction keeps one of them from it."""
         try:
             fired = await self._database.transact(
                 lambda c: firing.fire(c, namespace, template_ids, planner.plan), _PATIENCE
             )
-        except Unreachable:
+        except (Unreachable, Held):
             raise
         except Exception as error:
             if len(template_ids) > 1:
                 # One of them is to blame: each stands alone.
                 return sum([await self._fire(namespace, [template_id]) for template_id in template_ids])
-            if isinstance(error, Held):
-                self._leave(namespace, template_ids[0])
-                return 0
             log.exception("schedule_not_fired", namespace=namespace, template=template_ids[0])
             reason = f"its run cannot be stored ({type(error).__name__}): look for schedule_not_fired in the log"
             fired = Fired()

@@ -77,9 +77,9 @@ class Held(Exception):
     """A transaction that somebody has open keeps one of the templates from firing."""
 
 
-async def upcoming(connection: Connection) -> Upcoming:
-    """Whether a schedule is due, and when the next one is."""
-    row = await _upcoming.first(connection)
+async def upcoming(connection: Connection, later: Collection[str] = ()) -> Upcoming:
+    """Whether a schedule is due that is not left for later, and when the next one is."""
+    row = await _upcoming.first(connection, later=list(later))
     assert row is not None
     return Upcoming(row["now"], row["due"], row["at"])
 

@@ -1,11 +1,12 @@
 -- name: upcoming
--- Whether a schedule of an enabled namespace is due, when the next one will be, and the time. Reads the first rows of one
--- index. Locks nothing.
+-- Whether a schedule of an enabled namespace is due, but for those that are left for later, when the next one will be, and
+-- the time. Reads the first rows of one index. Locks nothing.
 select kagzi.now() as now, exists (
     select 1
     from kagzi.workflow_runs t
     join kagzi.namespaces n on n.namespace = t.namespace
-    where t.status = 'SCHEDULED' and t.available_at <= kagzi.now() and n.enabled) as due, (
+    where t.status = 'SCHEDULED' and t.available_at <= kagzi.now() and n.enabled
+      and t.run_id <> all (:later::uuid[])) as due, (
     select t.available_at
     from kagzi.workflow_runs t
     join kagzi.namespaces n on n.namespace = t.namespace

@@ -22,6 +22,7 @@ from kagzi.store.templates import Template
 _sql = Queries("launches.sql")
 _store = _sql.bind("store", columns=("run_id",))
 _slots = _sql.bind("slots", columns=("schedule_id", "scheduled_for", "run_id"))
+_note = _sql.bind("note")
 _triggered = _sql.bind("triggered", columns=("status", "schedule_id"))
 
 
@@ -154,6 +155,8 @@ async def backfill(
         allowed = await overlaps.foretell(connection, template.namespace, wish)
     else:
         allowed = await overlaps.settle_one(connection, template.namespace, wish, outcome)
-        await launch(connection, template.namespace, allowed, outcome)
+        launched = await launch(connection, template.namespace, allowed, outcome)
+        for run_id, notice in launched.notices.items():
+            await _note.execute(connection, namespace=template.namespace, run_id=run_id, notice=notice)
     found |= {start.slot: Filled(skipped=True) for start in new if start.slot}
     return found | {start.slot: Filled("" if dry_run else start.run_id) for start in allowed if start.slot}

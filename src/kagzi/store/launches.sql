@@ -41,3 +41,9 @@ join kagzi.workflow_runs r
 select r.status, r.schedule_id
 from kagzi.workflow_runs r
 where r.namespace = :namespace and r.run_id = :run_id::uuid;
+
+-- name: note
+-- Leaves a notice on a template. The caller holds its lock.
+update kagzi.workflow_runs t
+set schedule_notice = :notice
+where t.namespace = :namespace and t.run_id = :run_id::uuid and t.status in ('SCHEDULED', 'PAUSED');

@@ -170,5 +170,6 @@ def _why_never(pattern: Pattern) -> str:
     months = pattern.month.numbers
     if pattern.day.numbers and pattern.day.numbers[0] > max(_LONGEST[month - 1] for month in months):
         names = " and ".join(fields.MONTHS[month - 1].capitalize() for month in months)
-        return f"{names} never has a day {pattern.day.numbers[0]}"
+        has = "has" if len(months) == 1 else "have"
+        return f"{names} never {has} a day {pattern.day.numbers[0]}"
     return "no date matches both its day of month and its day of week"
