@@ -131,7 +131,7 @@ async def _judge(
 ) -> Summary:
     url, lines, entries = estate.postgres.url, estate.acknowledged(), estate.crew.entries()
     found = await checker.check(url, acknowledgements.told(lines), entries, estate.crew.deaths, estate.troubles, LEASE)
-    seen = await conduct.watch(url, entries, estate.crew.deaths, estate.troubles, LEASE)
+    seen = await conduct.watch(url, entries, estate.crew.deaths, estate.drained, estate.troubles, LEASE)
     kept = estate.books()
     violations += [f"{name} was never told of its end" for name in acknowledgements.unfinished(lines)]
     violations += [*person.puzzled, *found.violations, *seen.violations, *slots.violations]

@@ -6,7 +6,7 @@ while its worker drained is not done again. It states what was not so, and chang
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tests.survival.checker import Trouble
@@ -27,13 +27,18 @@ class Conduct:
 
 
 async def watch(
-    url: str, entries: Sequence[Entry], deaths: Deaths, troubles: Sequence[Trouble], lease: float
+    url: str,
+    entries: Sequence[Entry],
+    deaths: Deaths,
+    drained: Collection[str],
+    troubles: Sequence[Trouble],
+    lease: float,
 ) -> Conduct:
-    """`lease` is that of the workers, in seconds."""
+    """`drained` are workers that were told to end, `lease` is that of all of them, in seconds."""
     found = Conduct()
     await _cancels(url, entries, found)
     await _timers(url, entries, found)
-    await _drains(url, troubles, entries, found)
+    await _drains(url, [entry for entry in entries if entry.worker in drained], troubles, found)
     for entry, before in _followed(entries):
         died = deaths.get(before.worker, (0, 0))[1]
         if before.at < died < entry.at and not any(_between(trouble, died, entry.at) for trouble in troubles):
@@ -86,7 +91,7 @@ async def _timers(url: str, entries: Sequence[Entry], found: Conduct) -> None:
             found.violations.append(f"{run} was to rest for {rest} ms and rested for {slept:.1f}")
 
 
-async def _drains(url: str, troubles: Sequence[Trouble], entries: Sequence[Entry], found: Conduct) -> None:
+async def _drains(url: str, entries: Sequence[Entry], troubles: Sequence[Trouble], found: Conduct) -> None:
     """No body here takes as long as a worker may drain."""
     cut = {
         run for (run,) in await rows(url, "select attempt_id::text from kagzi.step_runs where status = 'INTERRUPTED'")

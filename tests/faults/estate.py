@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import json
+import os
 import subprocess
 import sys
 import time
@@ -51,8 +53,11 @@ class Estate:
         self.berths: dict[str, WorkerProcess] = {}
         self.clients: dict[str, subprocess.Popen[bytes]] = {}
         self.troubles: list[Trouble] = []
+        # Workers that were told to end.
+        self.drained: set[str] = set()
         self._names = [f"client-{number}" for number in range(1, clients + 1)]
         self._count = servers
+        self._outside_log = directory / "outside.jsonl"
         self._stack = AsyncExitStack()
         self._runs = itertools.count(1)
 
@@ -66,7 +71,7 @@ class Estate:
             self.stations.append(station)
         await asyncio.gather(*(asyncio.to_thread(station.start) for station in self.stations))
         self._stack.enter_context(self.crew)
-        self.outside, _ = self._stack.enter_context(outside(self.directory / "outside.jsonl"))
+        self.outside, _ = self._stack.enter_context(outside(self._outside_log))
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -117,6 +122,19 @@ class Estate:
 
     def acknowledged(self) -> list[Line]:
         return acknowledgements.read(self._log(name) for name in self._names)
+
+    async def changer(self, automation: str, seconds: float) -> str:
+        """The worker that is the next to change the outside for this automation, as soon as it has."""
+        with self._outside_log.open(encoding="utf-8") as log:
+            log.seek(0, os.SEEK_END)
+            async with asyncio.timeout(seconds):
+                while True:
+                    for line in log.read().splitlines():
+                        entry = json.loads(line)
+                        if (entry["kind"], entry.get("of")) == ("row", automation):
+                            worker: str = entry["worker"]
+                            return worker
+                    await asyncio.sleep(0.01)
 
     def books(self) -> Books:
         """What the outside has written down."""

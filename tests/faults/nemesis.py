@@ -16,6 +16,7 @@ from contextlib import suppress
 import asyncpg
 
 from tests.faults.estate import LEASE, Estate
+from tests.faults.program import blind
 from tests.survival.load import until
 
 _GOES_ON_WITHIN = 60.0
@@ -43,6 +44,7 @@ class Nemesis:
         self.violations: list[str] = []
         self._faults: dict[str, Callable[[], Awaitable[None]]] = {
             "kill a worker": self._kill_worker,
+            "kill a changing worker": self._kill_changer,
             "stop a worker": self._stop_worker,
             "drain a worker": self._drain_worker,
             "kill a server": self._kill_server,
@@ -112,6 +114,15 @@ class Nemesis:
         self.estate.crew.kill(self.estate.berths[berth])
         await self.estate.hire(berth)
 
+    async def _kill_changer(self) -> None:
+        """Whoever has changed the outside and not said so yet."""
+        with suppress(TimeoutError):
+            changer = await self.estate.changer(blind.name, _GOES_ON_WITHIN)
+            for berth, worker in list(self.estate.berths.items()):
+                if worker.name == changer:
+                    self.estate.crew.kill(worker)
+                    await self.estate.hire(berth)
+
     async def _stop_worker(self) -> None:
         worker = self.estate.berths[await self._berth()]
         began = time.monotonic_ns()
@@ -123,6 +134,7 @@ class Nemesis:
     async def _drain_worker(self) -> None:
         berth = await self._berth()
         worker = self.estate.berths[berth]
+        self.estate.drained.add(worker.name)
         worker.send(signal.SIGTERM)
         await until(lambda: not worker.running, _GOES_ON_WITHIN)
         await self.estate.hire(berth)
