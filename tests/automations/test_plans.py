@@ -11,9 +11,10 @@ import pytest_asyncio
 from asyncpg.connection import Connection
 
 from kagzi.store import batch
-from kagzi.store.database import Database
+from kagzi.store.database import Database, plan_anew
 from kagzi.store.operation import Operation
 from tests.automations.stage import LEASE, MAIL, NAMESPACE, RULES, SETTINGS, Held, Stage, consumer, event, producer
+from tests.database import version
 
 # As on the connections of the lanes.
 PLANNED_ONCE = {**SETTINGS, "plan_cache_mode": "force_generic_plan", "enable_seqscan": "off"}
@@ -68,6 +69,7 @@ _LISTS = "select pg_stat_get_xact_numscans('kagzi.event_listed'::regclass)"
 async def kept(database_url: str) -> AsyncIterator[Connection]:
     """A connection that keeps the plans it has made."""
     connection = await asyncpg.connect(database_url, server_settings=PLANNED_ONCE)
+    await plan_anew(connection)
     yield connection
     await connection.close()
 
@@ -117,6 +119,9 @@ async def test_plans_made_on_empty_tables_read_only_what_they_are_about_when_the
     await _deployed(stage, ["first"])
     await _life(stage, kept, ["first"])
     await stage.connection.execute(_GROW)
+    if version() < 17:
+        # There plans are made anew and follow what is known of the tables, which autovacuum finds out within a minute.
+        await stage.connection.execute("analyze")
     names = [f"flow-{number}" for number in range(10)]
     await _deployed(stage, names)
     await stage.connection.execute(_OWN)
@@ -126,10 +131,11 @@ async def test_plans_made_on_empty_tables_read_only_what_they_are_about_when_the
             assert rows <= 20 * len(names), f"{phase} reads {rows} rows of {table}"
 
 
-async def test_the_lanes_keep_their_plans(database_url: str) -> None:
+async def test_the_lanes_keep_their_plans_where_these_are_right_for_any_size(database_url: str) -> None:
     database = await Database(database_url, planned_once=True).open()
     try:
-        assert await database.read(lambda c: c.fetchval("show plan_cache_mode")) == "force_generic_plan"
+        kept = "force_generic_plan" if version() >= 17 else "force_custom_plan"
+        assert await database.read(lambda c: c.fetchval("show plan_cache_mode")) == kept
         assert await database.read(lambda c: c.fetchval("show enable_seqscan")) == "off"
     finally:
         await database.close()

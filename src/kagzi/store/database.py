@@ -20,6 +20,7 @@ from kagzi import faults
 from kagzi.store.errors import Unreachable
 
 T = TypeVar("T")
+_PLANS_KEPT_FROM = 17
 log = structlog.get_logger(__name__)
 
 # The work itself is sound, it only met somebody: run it again.
@@ -76,6 +77,7 @@ class Database:
             # A plan that is kept may be made while a table is as good as empty. It must not read the whole of it then:
             # a minute later, before anybody has analysed it, the table is large.
             self._settings["enable_seqscan"] = "off"
+        self._planned_once = planned_once
         # Behind a pooler a connection is somebody else's after each transaction: nothing may be kept in it, be it a
         # statement or a setting.
         self._shared = statement_cache == 0
@@ -94,6 +96,7 @@ class Database:
             max_inactive_connection_lifetime=0,
             server_settings={} if self._shared else self._settings,
             reset=_keep,
+            init=plan_anew if self._planned_once and not self._shared else None,
             command_timeout=60,
             timeout=5,
         )
@@ -167,6 +170,14 @@ def _went_away(error: Exception) -> bool:
     if not isinstance(error, asyncpg.InterfaceError):
         return True
     return "clos" in str(error) and not isinstance(error, ValueError)
+
+
+async def plan_anew(connection: Connection) -> None:
+    """Before PostgreSQL 17 no plan is kept. One that is made on an empty table reads the whole namespace for an array
+    of keys, because each key counts as a search of its own, and would go on doing so when the table has grown.
+    """
+    if connection.get_server_version().major < _PLANS_KEPT_FROM:
+        await connection.execute("set plan_cache_mode = force_custom_plan")
 
 
 async def _keep(_: object) -> None:
