@@ -73,8 +73,9 @@ class _Record:
     """What the database holds."""
 
     runs: Mapping[str, asyncpg.Record]
-    # By attempt id, and the latest by run and step.
+    # By attempt id, all of a run, and the latest by run and step.
     attempts: Mapping[str, asyncpg.Record]
+    of_run: Mapping[str, Sequence[asyncpg.Record]]
     latest: Mapping[tuple[str, str], asyncpg.Record]
     signals: Mapping[str, asyncpg.Record]
 
@@ -119,9 +120,13 @@ async def _read(url: str) -> _Record:
     known = {row["run_id"]: row for row in runs}
     # Those of automations are judged by the books of the outside.
     steps = [row for row in steps if row["run_id"] in known]
+    of_run: defaultdict[str, list[asyncpg.Record]] = defaultdict(list)
+    for row in steps:
+        of_run[row["run_id"]].append(row)
     return _Record(
         known,
         {row["attempt_id"]: row for row in steps},
+        of_run,
         {(row["run_id"], row["step_id"]): row for row in steps if row["is_latest"]},
         {row["signal_id"]: row for row in signals},
     )
@@ -155,12 +160,11 @@ def _of_runs(record: _Record) -> Iterable[str]:
         run_id = run["run_id"]
         if run["status"] != "COMPLETED" and not (run["status"] == "CANCELLED" and run["workflow_type"] in _ENDABLE):
             yield f"{run['workflow_type']} {run_id} is {run['status']}: {run['error']}"
-        asked = [step for (of, _), step in record.latest.items() if of == run_id and step["kind"] == "CHILD_WORKFLOW"]
+        latest = [step for step in record.of_run.get(run_id, ()) if step["is_latest"]]
+        asked = [step for step in latest if step["kind"] == "CHILD_WORKFLOW"]
         if children[run_id] != len(asked):
             yield f"{run_id} asked for {len(asked)} children and has {children[run_id]}"
-        order = Counter(
-            step["completed_seq"] for (of, _), step in record.latest.items() if of == run_id and step["completed_seq"]
-        )
+        order = Counter(step["completed_seq"] for step in latest if step["completed_seq"])
         yield from (f"{run_id} has {count} results in place {seq}" for seq, count in order.items() if count > 1)
         if run["workflow_type"] == "journey" and run["status"] == "COMPLETED":
             yield from _of_journey(record, run)
@@ -186,7 +190,7 @@ def _of_journey(record: _Record, run: asyncpg.Record) -> Iterable[str]:
     for what, value in expected.items():
         if report[what] != value:
             yield f"{run['run_id']} reports {what} as {report[what]!r}, on record is {value!r}"
-    doomed = [row for row in record.attempts.values() if row["run_id"] == run["run_id"] and row["step_id"] == "doomed"]
+    doomed = [row for row in record.of_run.get(run["run_id"], ()) if row["step_id"] == "doomed"]
     failures = sum(row["status"] == "FAILED" for row in doomed)
     if failures != 2:
         yield f"doomed of {run['run_id']} failed {failures} times, of 2 that its policy allows"
