@@ -5,7 +5,7 @@ is on record, and the run ends when none of them lives, here or in the next work
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +137,38 @@ async def test_a_task_that_cleans_up_already_is_not_cancelled_again(rig: Rig) ->
         assert await rig.execute(undisturbed) == "late"
 
     assert sorted(events) == ["quick", "slow", "slow", "slow", "slow"]
+
+
+@workflow
+async def one_line(ctx: Context) -> str:
+    """Branch and cleanup wait by the same function, in which the cancel came."""
+
+    async def nap(length: str) -> None:
+        await ctx.sleep("nap", length)
+
+    async def doze(length: float) -> None:
+        await asyncio.sleep(length)
+
+    async def undoes(wait: Callable[[Any], Awaitable[None]], long: Any, short: Any) -> None:
+        try:
+            await wait(long)
+        finally:
+            for _ in range(5):
+                await wait(short)
+            await ctx.step("undo", note, "undo")
+
+    kept = [asyncio.create_task(undoes(nap, "1h", "1ms")), asyncio.create_task(undoes(doze, 3_600, 0.001))]
+    await ctx.step("begin", note, "begin")
+    return f"{len(kept)} left"
+
+
+async def test_a_cleanup_that_waits_as_its_branch_did_is_not_taken_for_stubborn(rig: Rig) -> None:
+    async with rig.working(one_line):
+        handle = await rig.client.start(one_line)
+        assert await handle.result(timeout=LONG) == "2 left"
+        assert not (await handle.describe()).warnings
+
+    assert events == ["begin", "undo", "undo"]
 
 
 @workflow

@@ -33,7 +33,6 @@ from kagzi.sdk.leftover import Leftover
 from kagzi.sdk.loop import RunLoop, Spinning
 from kagzi.sdk.pending import Completion, Pending
 from kagzi.sdk.readings import Readings
-from kagzi.sdk.source import Place
 from kagzi.sdk.values import Values
 from kagzi.sdk.waits import Waits
 
@@ -200,9 +199,9 @@ class Execution:
             self._leftover = Leftover(self)
         return self._leftover.ended()
 
-    def refuses(self, pending: Pending, place: Callable[[], Place | None]) -> bool:
-        """Whether nothing is to come of what the code asks for at a place, because it was told to end."""
-        return self._leftover is not None and self._leftover.refuses(pending, place())
+    def refuses(self, pending: Pending) -> bool:
+        """Whether nothing is to come of what the code asks for, because it was told to end."""
+        return self._leftover is not None and self._leftover.refuses(pending)
 
     def _tell_of(self, mismatch: Mismatch) -> None:
         # Not the run's own logger, which is silent in replay.
@@ -290,12 +289,12 @@ class Execution:
 
     async def result(self, pending: Pending) -> Any:
         """What the code gets for a step it asked for; called by its Context."""
-        if not self.refuses(pending, pending.request.place):
+        if not self.refuses(pending):
             self.agenda.add(pending)
         try:
             return await pending.future
         except asyncio.CancelledError:
-            leftover.note_cancelled(self, pending, pending.request.place())
+            leftover.note_cancelled(self, pending)
             abandonment.waiter_gone(self, pending)
             raise
 

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from kagzi.protocol.v1.common_pb2 import CANCEL, Step, StepKind
 from kagzi.sdk.errors import LimitExceeded
-from kagzi.sdk.source import Place
 
 # Steps that Kagzi asks for by itself; users' names cannot begin with it.
 OWN = "$"
@@ -30,10 +29,6 @@ class Request(NamedTuple):
     # Where in the code it was asked for; shown only when it differs from the record.
     code: CodeType | None = None
     line: int = 0
-
-    def place(self) -> Place | None:
-        """Where in the code, to compare; None underneath the code."""
-        return None if self.code is None else (self.code, self.line)
 
     @property
     def where(self) -> str:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from kagzi.protocol.v1.common_pb2 import SIGNAL, SLEEP
+from kagzi.protocol.v1.common_pb2 import CHILD_WORKFLOW, SIGNAL, SLEEP
 from kagzi.sdk.history import OWN
 from kagzi.sdk.loop import RunTask
 from kagzi.sdk.pending import Pending
-from kagzi.sdk.source import Place
+from kagzi.sdk.source import standing
 
 if TYPE_CHECKING:
     from kagzi.sdk.execution import Execution
@@ -84,15 +84,15 @@ class Leftover:
         elif task not in self._given_up:
             self._give_up(task, step_id)
 
-    def refuses(self, pending: Pending, place: Place | None) -> bool:
-        """The code asks for something at this place. A task that was cancelled at this very place while it waited for
-        a timer or a signal, and asks for one again, goes on as before: it is cancelled again, and in the end refused,
-        whereupon it waits for nothing.
+    def refuses(self, pending: Pending) -> bool:
+        """The code asks for something. A task that was cancelled at this very place while it waited for a timer or a
+        signal, and asks for one again, goes on as before: it is cancelled again, and in the end refused, whereupon it
+        waits for nothing.
         """
-        if place is None or pending.request.kind not in _WAITS:
+        if pending.request.kind not in _WAITS:
             return False
         task = asyncio.current_task(self._run.loop)
-        if not isinstance(task, RunTask) or not task.was_cancelled_at(place):
+        if not isinstance(task, RunTask) or not task.was_cancelled_at(standing()):
             return False
         self._insist(task, pending.step_id)
         return task in self._given_up
@@ -112,8 +112,7 @@ class Leftover:
 
     def tell(self) -> None:
         """The run is given back although its root is done. If only somebody else can wake it, they should know."""
-        held = self._run.agenda.held.values()
-        if self._told or any(pending.due_us is not None or pending.duration_ms is not None for pending in held):
+        if self._told or any(_moves(pending) for pending in self._run.agenda.held.values()):
             return
         self._told = True
         tasks = ", ".join(_name(task) for task in self._run.loop.live()[:3])
@@ -124,14 +123,19 @@ class Leftover:
         )
 
 
+def _moves(pending: Pending) -> bool:
+    """Whether it comes to an end by itself: a time, or another run."""
+    return pending.due_us is not None or pending.duration_ms is not None or pending.request.kind == CHILD_WORKFLOW
+
+
 def _name(task: RunTask[Any]) -> str:
     # A name of the users' choice may have any length, and a warning may not.
     return repr(task.get_name()[:100])
 
 
-def note_cancelled(run: Execution, pending: Pending, place: Place | None) -> None:
-    """The code was cancelled while it waited for a step at this place."""
-    if place is not None and pending.request.kind in _WAITS:
+def note_cancelled(run: Execution, pending: Pending) -> None:
+    """The code was cancelled while it waited for a step."""
+    if pending.request.kind in _WAITS:
         task = asyncio.current_task(run.loop)
         if isinstance(task, RunTask):
-            task.note_cancelled(place)
+            task.note_cancelled(standing())

@@ -13,7 +13,7 @@ from kagzi.protocol.v1.worker_pb2 import SetState, Warn
 from kagzi.sdk import abandonment, leftover
 from kagzi.sdk.history import OWN, Request
 from kagzi.sdk.pending import Pending
-from kagzi.sdk.source import caller, sleeper
+from kagzi.sdk.source import caller, sleeps
 
 if TYPE_CHECKING:
     from kagzi.sdk.execution import Execution
@@ -114,13 +114,14 @@ class Readings:
             lambda _: None,
             duration_ms=max(1, round(delay * 1_000)),
         )
-        if not run.refuses(pending, sleeper):
+        if not run.refuses(pending):
             run.agenda.add(pending)
         pending.future.add_done_callback(lambda future: None if future.cancelled() else fire())
 
         def cancel() -> None:
             if pending.future.cancel():
-                leftover.note_cancelled(run, pending, sleeper())
+                if sleeps():
+                    leftover.note_cancelled(run, pending)
                 abandonment.waiter_gone(run, pending)
 
         return cancel

@@ -10,8 +10,8 @@ sets stay out of reach: that of `asyncio.all_tasks()`, filled in no fixed order,
 import asyncio
 import contextlib
 import sys
-from collections.abc import Callable
-from types import CodeType, FrameType
+from collections.abc import Callable, Hashable
+from types import FrameType
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -41,17 +41,17 @@ class RunTask(Numbered, asyncio.Task[T]):
     # How often the owner has cancelled it.
     insisted = 0
     # Where it was when it was cancelled, by anybody, with how many cancels it had not taken back by then.
-    _cancelled_at: dict[tuple[CodeType, int], int] | None = None
+    _cancelled_at: dict[Hashable, int] | None = None
     # Told when the last cancel was taken back, as a timeout does with its own.
     got_over: "Callable[[RunTask[Any]], None] | None" = None
 
-    def note_cancelled(self, place: tuple[CodeType, int]) -> None:
+    def note_cancelled(self, place: Hashable) -> None:
         """It was cancelled while it waited at this place."""
         if self._cancelled_at is None:
             self._cancelled_at = {}
         self._cancelled_at.setdefault(place, self.cancelling())
 
-    def was_cancelled_at(self, place: tuple[CodeType, int]) -> bool:
+    def was_cancelled_at(self, place: Hashable) -> bool:
         """Whether it was cancelled at this place, by a cancel that stands."""
         return self._cancelled_at is not None and place in self._cancelled_at
 
