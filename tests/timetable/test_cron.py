@@ -74,7 +74,7 @@ REFUSED = {
     "0 0 * * MON#0": "1 to 5",
     "0 0 * * #1": "day of week cannot be",
     "0 0 30 2 *": "Feb never has a day 30",
-    "0 0 31 4,6,9,11 *": "Apr and Jun and Sep and Nov never has a day 31",
+    "0 0 31 4,6,9,11 *": "Apr and Jun and Sep and Nov never have a day 31",
     "0 0 */30 * FRI#2": "no date matches both",
     "@reboot": "none of @hourly",
     "@every 5m": "interval",
