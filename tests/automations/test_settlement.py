@@ -137,6 +137,17 @@ async def test_an_applied_mutation_is_gone_on_with_at_next(stage: Stage, end: En
     assert (await stage.handler("add"))["failures"] == 0
 
 
+async def test_retention_spares_the_run_that_is_to_be_gone_on_from(stage: Stage) -> None:
+    held = await _prepared(stage)
+    await stage.mutate(held)
+    await stage.fail(held)
+    old = upkeep.Outlived(NAMESPACE, "FAILED", 0)
+    assert await stage.transact(lambda c, _: upkeep.remove(c, old, 10)) == 0
+    fresh = await _next(stage)
+    assert (fresh.trigger, fresh.task.phase) == ("continuation", pb.PHASE_MUTATED)
+    assert await stage.transact(lambda c, _: upkeep.remove(c, old, 10)) == 1
+
+
 async def test_a_mutation_in_flight_is_reconciled_before_anything_else_runs(stage: Stage, end: End) -> None:
     held = await _prepared(stage)
     begun = await stage.begin(held)

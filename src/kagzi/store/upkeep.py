@@ -1,7 +1,7 @@
 """What the coordinator does to rows: silent workers, deadlines, and the removal of what was kept long
 enough. Each duty first reads across namespaces without a lock, then writes one namespace at a time,
 checking again under the lock, so that any number of servers may do it at once. It never removes a run that
-lives or whose parent does.
+lives, whose parent does, or from which an automation has yet to go on.
 """
 
 from __future__ import annotations

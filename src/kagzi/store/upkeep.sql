@@ -70,7 +70,7 @@ order by n.namespace, kept.status;
 
 -- name: remove
 -- Deletes runs of one ended status that are older than :keep_ms, with everything of theirs; the oldest
--- first, spared while their parent lives. Locks them in key order, and skips what somebody looks at under a
+-- first, spared while their parent lives, or an automation has yet to go on from them. Locks them in key order, and skips what somebody looks at under a
 -- lock.
 with old as materialized (
     select r.run_id
@@ -84,6 +84,8 @@ with old as materialized (
           and not exists (select 1 from kagzi.workflow_runs p
                           where p.namespace = :namespace and p.run_id = e.parent_run_id
                             and p.status in ('PENDING', 'RUNNING', 'SLEEPING'))
+          and not exists (select 1 from kagzi.automations a
+                          where a.namespace = :namespace and a.name = e.automation and a.continues_run_id = e.run_id)
         order by e.finished_at
         limit :batch)
     order by r.run_id
