@@ -39,6 +39,7 @@ class Summary:
     reclaim: float
     repeats: int
     lost_leases: int
+    standstills: int
     surfaced: int
     slots: int
     cancelled: int
@@ -60,6 +61,7 @@ class Summary:
             f"injected ({', '.join(f'{name} {count}' for name, count in sorted(self.injected.items()))}), "
             f"{len(self.violations)} violations, slowest recovery {took:.1f} s ({fault}), slowest reclaim "
             f"{self.reclaim:.1f} s, {self.repeats} steps again after a kill, {self.lost_leases} after a lost lease, "
+            f"{self.standstills} begun across a standstill, "
             f"{self.surfaced} errors surfaced to clients"
         )
 
@@ -147,6 +149,7 @@ async def _judge(
         reclaim=max(seen.reclaims, default=0.0),
         repeats=len(found.repeats),
         lost_leases=found.lost_leases,
+        standstills=found.standstills,
         surfaced=_count(lines, "surfaced"),
         slots=slots.count,
         cancelled=seen.cancelled,

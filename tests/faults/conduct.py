@@ -9,7 +9,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tests.survival.checker import Trouble
+from tests.survival.checker import Trouble, stood_still
 from tests.survival.effects import Entry
 from tests.survival.record import rows
 
@@ -36,7 +36,7 @@ async def watch(
 ) -> Conduct:
     """`drained` are workers that were told to end, `lease` is that of all of them, in seconds."""
     found = Conduct()
-    await _cancels(url, entries, found)
+    await _cancels(url, [entry for entry in entries if not stood_still(entry, troubles, lease)], found)
     await _timers(url, entries, found)
     await _drains(url, [entry for entry in entries if entry.worker in drained], troubles, found)
     for entry, before in _followed(entries):

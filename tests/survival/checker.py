@@ -66,6 +66,8 @@ class Findings:
     repeats: list[Repeat] = field(default_factory=list)
     # Bodies that ran again because their worker could not keep its lease.
     lost_leases: int = 0
+    # Bodies of others' runs, begun by a worker that had stood still between looking at its lease and beginning.
+    standstills: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,12 +249,17 @@ def _judge(
     row = record.attempts.get(begun.attempt)
     status = row["status"] if row is not None else "not on record"
     what = f"{begun.step} of {begun.run} in {begun.worker}"
+    if following is None and row is None and stood_still(begun, troubles, lease):
+        found.standstills += 1
+        return
     if following is None:
         run = record.runs.get(begun.run)
         if status not in ("COMPLETED", "FAILED") and (run is None or run["status"] != "CANCELLED"):
             found.violations.append(f"{what} ran last and is {status}")
         return
     if status == "COMPLETED":
+        if following.begun.attempt not in record.attempts and stood_still(following.begun, troubles, lease):
+            return
         found.violations.append(f"{what} is complete and ran again in {following.begun.worker}")
         return
     if status in _FOLLOWED:
@@ -272,3 +279,13 @@ def _judge(
 
 def _explains(trouble: Trouble, begun: Entry, following: Entry) -> bool:
     return trouble.worker in ("", begun.worker) and trouble.began < following.at and begun.at < trouble.ended
+
+
+def stood_still(begun: Entry, troubles: Iterable[Trouble], lease: float | None) -> bool:
+    """Whether its worker had been stopped a moment before. What it had set out to begin by then nobody can hold back; a
+    moment later it knows whether its leases are lost.
+    """
+    return any(
+        trouble.worker == begun.worker and trouble.began < begun.at < trouble.ended - (lease or 0) / 2 * 1e9
+        for trouble in troubles
+    )

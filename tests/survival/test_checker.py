@@ -15,7 +15,7 @@ import pytest
 from kagzi import Client, Worker
 from tests.sdk.serving import serving
 from tests.survival import checker, effects
-from tests.survival.checker import Told
+from tests.survival.checker import Told, Trouble
 from tests.survival.effects import Entry
 from tests.survival.program import Plan, errand, journey
 from tests.survival.record import rows
@@ -68,6 +68,21 @@ async def test_a_journey_that_went_well_has_no_fault(evidence: Evidence) -> None
 async def test_a_step_that_ran_again_after_its_result_was_durable_is_found(evidence: Evidence) -> None:
     evidence.ran_again("prepare")
     assert any("is complete and ran again in other" in fault for fault in await evidence.violations())
+
+
+async def test_what_a_worker_begins_across_a_standstill_is_counted_and_what_it_begins_later_is_found(
+    evidence: Evidence,
+) -> None:
+    evidence.ran_again("prepare", "stopped")
+    at, second = evidence.entries[-1].at, 1_000_000_000
+    for worker, ends_in, violations, standstills in (
+        ("stopped", 6, 0, 1),
+        ("stopped", 2, 2, 0),
+        ("another", 6, 2, 0),
+    ):
+        troubles = [Trouble(worker, at - 8 * second, at + ends_in * second)]
+        found = await checker.check(evidence.url, [evidence.told], evidence.entries, {}, troubles, 6.0)
+        assert (len(found.violations), found.standstills) == (violations, standstills)
 
 
 async def test_a_step_that_ran_again_is_explained_by_nothing_but_the_death_of_its_worker(evidence: Evidence) -> None:
