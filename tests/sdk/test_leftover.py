@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kagzi import Context, Handle, StepFailed, workflow
+from kagzi import Context, Handle, RunCancelled, RunFailed, StepFailed, workflow
 from kagzi.errors import KagziError
 from tests.sdk import branches
 from tests.sdk.rig import LONG, Gate, Marks, Rig, doomed, rigged
@@ -280,32 +280,103 @@ async def test_a_cleanup_that_fails_is_told_of_in_the_log_and_changes_no_end(
     assert any(isinstance(record.exc_info and record.exc_info[1], StepFailed) for record in caplog.records)
 
 
-async def ticks(ctx: Context) -> None:
-    while True:
-        with contextlib.suppress(asyncio.CancelledError):
-            await ctx.sleep("tick", "1h")
+@workflow
+async def machines(ctx: Context, how: str) -> None:
+    """What waits for a machine to be up waits for it to be down, too: at the same line."""
 
+    async def until(what: str, pause: str) -> None:
+        for _ in range(4):
+            await ctx.step(f"look {what}", note, what)
+            await ctx.sleep("pause", pause)
 
-async def ticks_in_asyncio(ctx: Context) -> None:
-    while True:
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.sleep(3_600)
-
-
-async def listens(ctx: Context) -> None:
-    while True:
-        with contextlib.suppress(asyncio.CancelledError):
-            await ctx.receive("word", timeout="1h")
-
-
-async def takes_it_back(ctx: Context) -> None:
-    while True:
+    async def machine(name: str) -> None:
         try:
-            await ctx.sleep("tick", "1h")
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            assert task is not None
-            task.uncancel()
+            await until(f"{name} up", "1h")
+        finally:
+            await until(f"{name} down", "1ms")
+            await ctx.step(f"delete {name}", note, f"delete {name}")
+
+    async def sibling() -> None:
+        await ctx.receive("go")
+        raise ValueError("go")
+
+    # It has nothing to undo: with it the gather is over, and the others go on.
+    other = sibling() if how == "sibling" else ctx.sleep("plain", "1h")
+    await asyncio.gather(other, machine("a"), machine("b"))
+
+
+@pytest.mark.parametrize("how", ["cancel", "sibling"])
+async def test_a_cleanup_may_wait_where_the_work_did(rig: Rig, how: str) -> None:
+    async with rig.working(machines):
+        handle = await rig.client.start(machines, how)
+        await rig.until("select 1 from kagzi.step_runs where step_id like 'pause%' having count(*) = 2")
+        await (handle.cancel() if how == "cancel" else handle.signal("go"))
+        assert await outcome(handle) == (RunCancelled if how == "cancel" else RunFailed)
+
+    assert sorted(events) == sorted(["a up", "b up", *4 * ["a down", "b down"], "delete a", "delete b"])
+    assert not (await handle.describe()).warnings
+
+
+@workflow
+async def swallowed_before(ctx: Context) -> None:
+    async def reminds() -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            await ctx.sleep("pause", "1h")
+        await ctx.step("remind", note, "remind")
+        try:
+            await ctx.receive("answer")
+        finally:
+            await ctx.step("undo", note, "undo")
+
+    reminder = asyncio.create_task(reminds())
+    await ctx.sleep("while", "1ms")
+    reminder.cancel()
+    await ctx.receive("go")
+    raise ValueError("withdrawn")
+
+
+async def test_a_task_that_once_went_on_after_a_cancel_hears_of_the_end(rig: Rig) -> None:
+    async with rig.working(swallowed_before):
+        handle = await rig.client.start(swallowed_before)
+        await rig.until("select 1 from kagzi.step_runs where step_id = 'answer'")
+        await handle.signal("go")
+        assert await outcome(handle) is RunFailed
+
+    assert events == ["remind", "undo"]
+
+
+@workflow
+async def phoenix(ctx: Context) -> str:
+    async def waits() -> None:
+        await asyncio.Event().wait()
+
+    def rises(_: Any = None) -> None:
+        asyncio.create_task(waits()).add_done_callback(rises)
+
+    rises()
+    await ctx.receive("go")
+    return "ashes"
+
+
+@workflow
+async def neighbour(ctx: Context) -> str:
+    await ctx.receive("go")
+    return "fine"
+
+
+async def test_a_task_that_starts_anew_whenever_it_is_cancelled_is_left_behind(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with rig.working(phoenix, neighbour):
+        other, handle = await rig.client.start(neighbour), await rig.client.start(phoenix)
+        await handle.signal("go")
+        assert await handle.result(timeout=LONG) == "ashes"
+        await other.signal("go")
+        assert await other.result(timeout=LONG) == "fine"
+
+    (warning,) = (await handle.describe()).warnings
+    assert "'phoenix.<locals>.waits' at test_leftover.py:" in warning.message
+    assert any(f"{warning.message} (run {handle.run_id} of 'phoenix')" in each for each in caplog.messages)
 
 
 async def waits_for_nothing(ctx: Context) -> None:
@@ -323,39 +394,99 @@ async def spins(ctx: Context) -> None:
             delay = 0
 
 
-STUBBORN = {each.__name__: each for each in (ticks, ticks_in_asyncio, listens, takes_it_back, waits_for_nothing, spins)}
+async def ticks(ctx: Context) -> None:
+    while True:
+        with contextlib.suppress(asyncio.CancelledError):
+            await ctx.sleep("tick", "1h")
+
+
+async def hears_twice(ctx: Context) -> None:
+    """Goes on after a cancel, and ends with the next."""
+    with contextlib.suppress(asyncio.CancelledError):
+        await asyncio.sleep(3_600)
+    try:
+        await ctx.receive("word")
+    finally:
+        await ctx.step("undo", note, "undo")
+
+
+KEPT = {each.__name__: each for each in (waits_for_nothing, spins, ticks, hears_twice)}
 
 
 @workflow
-async def refused(ctx: Context, how: str) -> str:
-    kept = [asyncio.create_task(STUBBORN[how](ctx)), asyncio.create_task(branches.branch(ctx, "a"))]
+async def keeps(ctx: Context, how: str) -> str:
+    kept = [asyncio.create_task(KEPT[how](ctx)), asyncio.create_task(branches.branch(ctx, "a"))]
     await ctx.receive("go")
     return f"{len(kept)} left"
 
 
-async def test_a_task_that_does_not_end_is_left_behind_with_a_warning(rig: Rig, marks: Marks) -> None:
-    async with rig.working(refused):
-        handles = {how: await rig.client.start(refused, how) for how in STUBBORN}
-        await rig.until("select 1 from kagzi.step_runs where step_id = 'wait a' having count(*) = $1", len(handles))
-        for how, handle in handles.items():
-            await handle.signal("go")
-            assert await handle.result(timeout=LONG) == "2 left", how
-            (warning,) = (await handle.describe()).warnings
-            assert "after the workflow had ended" in warning.message, how
-            records = await rig.records(handle)
-            assert await rig.replay(handle) == "2 left"
-            assert await rig.records(handle) == records
-            # Only one that leaves no room for others costs them their cleanup.
-            assert ("undo a" in records) == (how != "spins"), how
+async def keep(rig: Rig, how: str) -> Handle[str]:
+    """A run whose root is about to be done."""
+    handle = await rig.client.start(keeps, how)
+    await rig.until("select 1 from kagzi.step_runs where run_id = $1 and step_id = 'wait a'", handle.run_id)
+    await handle.signal("go")
+    return handle
+
+
+@pytest.mark.parametrize("how", ["waits_for_nothing", "spins"])
+async def test_a_task_that_nothing_can_wake_or_that_never_rests_is_left_behind(
+    rig: Rig, marks: Marks, how: str
+) -> None:
+    async with rig.working(keeps):
+        handle = await keep(rig, how)
+        assert await handle.result(timeout=LONG) == "2 left"
+        (warning,) = (await handle.describe()).warnings
+        assert f"after the workflow had ended, {how!r} at test_leftover.py:" in warning.message
+        records = await rig.records(handle)
+        assert await rig.replay(handle) == "2 left"
+        assert await rig.records(handle) == records
+        # Only one that leaves no room for others costs them their cleanup.
+        assert ("undo a" in records) == (how != "spins")
+
+
+WAITS = "the workflow has ended, and its run waits for"
+
+
+async def test_a_task_that_goes_on_keeps_its_run_which_says_so_until_it_is_terminated(rig: Rig, marks: Marks) -> None:
+    async with rig.working(keeps):
+        handle = await keep(rig, "ticks")
+        undone = "select 1 from kagzi.step_runs where step_id = 'undo a' and status = 'COMPLETED'"
+        await rig.until(undone)
+        await rig.until("select 1 from kagzi.workflow_runs where status = 'SLEEPING' and warnings ? '$left'")
+        (warning,) = (await handle.describe()).warnings
+        assert f"{WAITS} 'ticks' at test_leftover.py:" in warning.message
+        assert "at 'tick#2'. Cancel it" in warning.message
+        await handle.cancel()
+        await rig.until("select 1 from kagzi.step_runs where step_id = 'tick#3'")
+        assert (await rig.sleeping(handle))[0]["step"] == "tick#3"
+        await handle.terminate()
+        assert await outcome(handle) is RunCancelled
+
+
+async def test_a_cancel_after_the_root_is_done_is_heard_by_all_that_live(rig: Rig, marks: Marks) -> None:
+    async with rig.working(keeps):
+        handle = await keep(rig, "hears_twice")
+        await rig.until("select 1 from kagzi.workflow_runs where status = 'SLEEPING' and warnings ? '$left'")
+        await handle.cancel()
+        assert await handle.result(timeout=LONG) == "2 left"
+        records = await rig.records(handle)
+        assert (records["$cancel"], records["word"], records["undo"]) == ("COMPLETED", "ABANDONED", "COMPLETED")
+        assert await rig.replay(handle) == "2 left"
+        assert await rig.records(handle) == records
+
+    assert events == ["undo"]
 
 
 @workflow
-async def mulls(ctx: Context) -> str:
+async def mulls(ctx: Context, what: str) -> str:
     async def slow() -> None:
         try:
             await ctx.sleep("long", "1h")
         except asyncio.CancelledError:
-            await ctx.receive("leave")
+            if what == "child":
+                await ctx.run_child("child", neighbour)
+            else:
+                await ctx.receive("leave")
             await ctx.step("undo", note, "undo")
 
     kept = asyncio.create_task(slow())
@@ -365,13 +496,24 @@ async def mulls(ctx: Context) -> str:
 
 async def test_a_run_that_is_given_back_after_its_code_has_ended_says_what_it_waits_for(rig: Rig) -> None:
     async with rig.working(mulls):
-        handle = await rig.client.start(mulls)
+        handle = await rig.client.start(mulls, "signal")
         await rig.sleeping(handle)
         (warning,) = (await handle.describe()).warnings
-        assert "the workflow has ended, and its run waits for the cleanup of 'Task-2', at 'leave'" in warning.message
-        # A cleanup is waited for, however long: a cancel disturbs it no more than the end of the code did.
-        await handle.cancel()
+        assert f"{WAITS} 'mulls.<locals>.slow' at test_leftover.py:" in warning.message
+        assert "at 'leave'" in warning.message
         await handle.signal("leave")
+        assert await handle.result(timeout=LONG) == "Task-2"
+
+    assert events == ["begin", "undo"]
+
+
+async def test_a_cleanup_that_waits_for_a_child_warns_nobody(rig: Rig) -> None:
+    async with rig.working(mulls, neighbour):
+        handle = await rig.client.start(mulls, "child")
+        await rig.sleeping(handle)
+        assert not (await handle.describe()).warnings
+        (row,) = await rig.until("select run_id::text from kagzi.workflow_runs where parent_run_id = $1", handle.run_id)
+        await rig.client.handle(row["run_id"]).signal("go")
         assert await handle.result(timeout=LONG) == "Task-2"
 
     assert events == ["begin", "undo"]

@@ -19,7 +19,7 @@ from google.protobuf.message import Message
 
 from kagzi.protocol.v1 import worker_pb2 as pb
 from kagzi.protocol.v1.common_pb2 import CHILD_WORKFLOW, SIGNAL, ErrorDetail, Payload
-from kagzi.sdk import abandonment, attempts, endings, leftover, tracing
+from kagzi.sdk import abandonment, attempts, endings, tracing
 from kagzi.sdk.agenda import Agenda
 from kagzi.sdk.context import Context
 from kagzi.sdk.current import CurrentStep
@@ -174,7 +174,7 @@ class Execution:
             if self._leftover is None:
                 self._finish(*endings.failed(error, self))
                 return
-            self._leftover.give_up_all(str(error))
+            self._leftover.drop_all(str(error))
         mismatch = self.ledger.mismatch or self.ledger.unreached()
         if mismatch is not None:
             mismatch = endings.explained(mismatch, self._root)
@@ -198,10 +198,6 @@ class Execution:
                 return True
             self._leftover = Leftover(self)
         return self._leftover.ended()
-
-    def refuses(self, pending: Pending) -> bool:
-        """Whether nothing is to come of what the code asks for, because it was told to end."""
-        return self._leftover is not None and self._leftover.refuses(pending)
 
     def _tell_of(self, mismatch: Mismatch) -> None:
         # Not the run's own logger, which is silent in replay.
@@ -282,19 +278,20 @@ class Execution:
         attempts.open_up(self, pending)
 
     def cancel_root(self, reason: str) -> None:
-        """The code is asked to end, where it waits."""
+        """The code is asked to end, where it waits: its root, or all that its root has left behind."""
         assert self._root is not None
         self.waits.cancel_reason = reason
-        self._root.cancel(reason or "the run was asked to cancel")
+        if self._leftover is not None:
+            self._leftover.cancel()
+        else:
+            self._root.cancel(reason or "the run was asked to cancel")
 
     async def result(self, pending: Pending) -> Any:
         """What the code gets for a step it asked for; called by its Context."""
-        if not self.refuses(pending):
-            self.agenda.add(pending)
+        self.agenda.add(pending)
         try:
             return await pending.future
         except asyncio.CancelledError:
-            leftover.note_cancelled(self, pending)
             abandonment.waiter_gone(self, pending)
             raise
 

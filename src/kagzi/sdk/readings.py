@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from kagzi.protocol.v1.common_pb2 import NOW, PATCH, SLEEP, Payload
 from kagzi.protocol.v1.worker_pb2 import SetState, Warn
-from kagzi.sdk import abandonment, leftover
+from kagzi.sdk import abandonment
 from kagzi.sdk.history import OWN, Request
 from kagzi.sdk.pending import Pending
-from kagzi.sdk.source import caller, sleeps
+from kagzi.sdk.source import caller
 
 if TYPE_CHECKING:
     from kagzi.sdk.execution import Execution
@@ -100,7 +100,9 @@ class Readings:
 
     def warn(self, step_id: str, message: str) -> None:
         """Notes something on the run for a person; also in replay, where the run's own logger is silent."""
-        logging.getLogger(f"kagzi.workflow.{self._run.workflow_type}").warning("%s (run %s)", message, self._run.run_id)
+        logging.getLogger(f"kagzi.workflow.{self._run.workflow_type}").warning(
+            "%s (run %s of %r)", message, self._run.run_id, self._run.workflow_type
+        )
         self._warnings += 1
         if self._warnings <= _MOST_WARNINGS:
             self._run.send("warn", Warn(step_id=step_id, message=message))
@@ -114,14 +116,11 @@ class Readings:
             lambda _: None,
             duration_ms=max(1, round(delay * 1_000)),
         )
-        if not run.refuses(pending):
-            run.agenda.add(pending)
+        run.agenda.add(pending)
         pending.future.add_done_callback(lambda future: None if future.cancelled() else fire())
 
         def cancel() -> None:
             if pending.future.cancel():
-                if sleeps():
-                    leftover.note_cancelled(run, pending)
                 abandonment.waiter_gone(run, pending)
 
         return cancel

@@ -209,6 +209,9 @@ class RunLoop(Callbacks):
         One that only the owner and a single coroutine ever see may be a plain `asyncio.Future(loop=loop)`,
         which is 0.8 µs quicker to make and await (3.11).
         """
+        task = asyncio.current_task(self)
+        if isinstance(task, RunTask):
+            task.about_to_wait()
         future = RunFuture(loop=self)
         self._futures = future.number = self._futures + 1
         return future

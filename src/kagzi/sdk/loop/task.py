@@ -10,13 +10,15 @@ sets stay out of reach: that of `asyncio.all_tasks()`, filled in no fixed order,
 import asyncio
 import contextlib
 import sys
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from types import FrameType
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 _TASKS_MODULE = vars(sys.modules["asyncio.tasks"])
+# How many errors that were raised while another was handled are looked through.
+_DEEPEST = 100
 
 
 class Numbered:
@@ -36,32 +38,29 @@ class Numbered:
 class RunTask(Numbered, asyncio.Task[T]):
     """A task of a run loop."""
 
-    # A member of asyncio's class that its type stubs leave out.
+    # Members of asyncio's class that its type stubs leave out.
     _fut_waiter: asyncio.Future[Any] | None
-    # How often the owner has cancelled it.
-    insisted = 0
-    # Where it was when it was cancelled, by anybody, with how many cancels it had not taken back by then.
-    _cancelled_at: dict[Hashable, int] | None = None
-    # Told when the last cancel was taken back, as a timeout does with its own.
+    _must_cancel: bool
+    # Since it was last cancelled it waited for something without handling that: it goes on.
+    _went_on = False
+    # Told, once, when it goes on although it was cancelled.
     got_over: "Callable[[RunTask[Any]], None] | None" = None
 
-    def note_cancelled(self, place: Hashable) -> None:
-        """It was cancelled while it waited at this place."""
-        if self._cancelled_at is None:
-            self._cancelled_at = {}
-        self._cancelled_at.setdefault(place, self.cancelling())
+    def cancel(self, msg: Any | None = None) -> bool:
+        self._went_on = False
+        return super().cancel(msg)
 
-    def was_cancelled_at(self, place: Hashable) -> bool:
-        """Whether it was cancelled at this place, by a cancel that stands."""
-        return self._cancelled_at is not None and place in self._cancelled_at
+    @property
+    def cleans_up(self) -> bool:
+        """Whether it was cancelled, and has not gone on since."""
+        return self.cancelling() > 0 and not self._went_on
 
-    def uncancel(self) -> int:
-        left = super().uncancel()
-        if self._cancelled_at is not None:
-            self._cancelled_at = {place: count for place, count in self._cancelled_at.items() if count <= left}
-        if not left and self.got_over is not None:
-            self.got_over(self)
-        return left
+    def about_to_wait(self) -> None:
+        """Its code asks for something to wait for. Outside of the `except` and `finally` of a cancel it goes on."""
+        if not (self._went_on or self._must_cancel or (self.cancelling() and _handles_a_cancel())):
+            self._went_on = True
+            if self.got_over is not None:
+                self.got_over(self)
 
     def interrupt(self, error: BaseException) -> bool:
         """Fail the future this task waits for, and say whether there was one.
@@ -90,6 +89,17 @@ class RunTask(Numbered, asyncio.Task[T]):
         if self.done():
             with contextlib.suppress(BaseException):
                 self.result()
+
+
+def _handles_a_cancel() -> bool:
+    """Whether the code that runs is in an `except` or a `finally` that a CancelledError led to, however deep."""
+    error = sys.exception()
+    # Bounded, because nothing keeps users from tying a circle.
+    for _ in range(_DEEPEST):
+        if error is None or isinstance(error, asyncio.CancelledError):
+            break
+        error = error.__context__
+    return isinstance(error, asyncio.CancelledError)
 
 
 class RunFuture(Numbered, asyncio.Future[Any]):
