@@ -48,6 +48,8 @@ class RunTask(Numbered, asyncio.Task[T]):
 
     def cancel(self, msg: Any | None = None) -> bool:
         self._went_on = False
+        loop: Any = self.get_loop()
+        loop.cancels = True
         return super().cancel(msg)
 
     @property
