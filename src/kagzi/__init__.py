@@ -4,7 +4,13 @@ Names are loaded when they are first used, so that importing the package costs n
 """
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
+
+# By default gRPC begins threads in every forked child, also in one that is about to become another program. They meet
+# the descriptors it closes, and abort it: half of the programs that a busy process starts under another account died
+# so. Whoever forks and talks on in the child sets this to 1. It is read when gRPC is imported.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 if TYPE_CHECKING:
     from kagzi import errors, sql

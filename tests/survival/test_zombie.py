@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from kagzi import Client, Handle
+from kagzi import Client, Handle, Workflow
 from tests.survival.crew import Crew, WorkerProcess, stopped
 from tests.survival.load import until, until_async
 from tests.survival.program import held, held_in_thread, paying, resting, stumbling
@@ -89,6 +89,22 @@ async def test_a_worker_stopped_past_its_lease_writes_nothing_and_begins_no_step
         late = [entry for entry in entries if entry.worker == zombie.name and entry.at > woken]
         assert [entry for entry in late if entry.what == "begin"] == []
         assert [entry.value for entry in late if entry.value in str(results)] == []
+
+
+@pytest.mark.parametrize("workflow", [held, held_in_thread])
+async def test_a_worker_stopped_between_its_leave_to_begin_and_the_body_does_not_begin_it(
+    tmp_path: Path, server: Station, workflow: Workflow[float, list[str]]
+) -> None:
+    with Crew(server.address, tmp_path) as crew:
+        async with Client(server.address) as client:
+            zombie = crew.hire(KAGZI_FAULTS="worker.begin=stall:1@2")
+            handle = await client.start(workflow, 0.0)
+            await until(lambda: zombie.said("fault point"))
+            with stopped(zombie):
+                other = crew.hire()
+                await handle.result(timeout=60)
+            await busy_again(crew, client, zombie, other)
+        assert not begun(crew, handle.run_id, "hold", zombie)
 
 
 async def test_a_result_of_a_lost_lease_does_not_disturb_the_one_who_has_the_run(

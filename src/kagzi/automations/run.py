@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import Enum, auto
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import uuid_utils
@@ -252,6 +252,7 @@ class HandlerRun:
             timeout=timeout,
             executor=self.host.executor,
             ended=lambda *result: None if ended.done() else ended.set_result(result),
+            may_begin=partial(self.host.may_begin, self),
         )
         open_phase.reset(phase)
         if waits is not None:

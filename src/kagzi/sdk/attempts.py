@@ -124,6 +124,7 @@ def _run_body(run: Execution, pending: Pending) -> None:
         timeout=step.timeout,
         executor=run.host.executor,
         ended=ended if span is None else span.ended,
+        may_begin=partial(run.host.may_begin, run),
     )
     pending.stop = stop if span is None else span.stopping(stop)
 

@@ -15,6 +15,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -26,6 +27,9 @@ log = logging.getLogger("kagzi.worker")
 # Called on the worker's loop with the result or the error, and the time it took in microseconds.
 Ended = Callable[[Any, BaseException | None, int], None]
 
+# A body that may not begin looks again after this.
+_RECHECK_SECS = 0.05
+
 
 def run(
     function: Callable[..., Any],
@@ -36,14 +40,17 @@ def run(
     timeout: timedelta | None,
     executor: concurrent.futures.Executor,
     ended: Ended,
+    may_begin: Callable[[], bool],
     context: contextvars.Context | None = None,
 ) -> Callable[[], None]:
-    """Begins a body, in a copy of the context given, or of the caller's. Answers how to stop it: a coroutine is
-    cancelled, a thread that has begun is left to itself; either way `ended` is not called any more.
+    """Begins a body, in a copy of the context given, or of the caller's. Before its first line there may be a queue,
+    or a worker that stands still: whether it `may_begin` is asked where it does, and one that may not waits. Answers
+    how to stop it: a coroutine is cancelled, a thread that has begun is left to itself; either way `ended` is not
+    called any more.
     """
     if faults.ON:
         faults.reach("worker.begin")
-    body = _Body(current, context, timeout, ended)
+    body = _Body(current, context, timeout, ended, may_begin)
     if is_async(function):
         body.begin(function, arguments, keywords)
     else:
@@ -72,6 +79,7 @@ class _Body:
         "_ended",
         "_limit",
         "_loop",
+        "_may_begin",
         "_over",
         "_task",
         "_thread",
@@ -80,10 +88,16 @@ class _Body:
     )
 
     def __init__(
-        self, current: CurrentStep, context: contextvars.Context | None, timeout: timedelta | None, ended: Ended
+        self,
+        current: CurrentStep,
+        context: contextvars.Context | None,
+        timeout: timedelta | None,
+        ended: Ended,
+        may_begin: Callable[[], bool],
     ) -> None:
         self._current = current
         self._ended = ended
+        self._may_begin = may_begin
         self._timeout = timeout
         self._loop = asyncio.get_running_loop()
         self._context = contextvars.copy_context() if context is None else context.copy()
@@ -113,19 +127,31 @@ class _Body:
         keywords: dict[str, Any],
     ) -> None:
         """Runs a plain function in a thread."""
-        self._thread = executor.submit(self._context.run, function, *arguments, **keywords)
-        self._thread.add_done_callback(self._thread_done)
+        if self._over:
+            return
 
-    def _thread_done(self, thread: concurrent.futures.Future[Any]) -> None:
+        def begin() -> Any:
+            return self._context.run(function, *arguments, **keywords) if self._may_begin() else _NOT_YET
+
+        def again() -> None:
+            self.begin_in_thread(executor, function, arguments, keywords)
+
+        self._thread = executor.submit(begin)
+        self._thread.add_done_callback(partial(self._thread_done, again))
+
+    def _thread_done(self, again: Callable[[], None], thread: concurrent.futures.Future[Any]) -> None:
         # In the thread. The loop of a worker that has stopped is closed.
         with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._returned, thread)
+            self._loop.call_soon_threadsafe(self._returned, again, thread)
 
-    def _returned(self, thread: concurrent.futures.Future[Any]) -> None:
+    def _returned(self, again: Callable[[], None], thread: concurrent.futures.Future[Any]) -> None:
         if thread.cancelled():
             return
         error = thread.exception()
         result = None if error is not None else thread.result()
+        if result is _NOT_YET:
+            self._loop.call_later(_RECHECK_SECS, again)
+            return
         if not inspect.isawaitable(result):
             self._end(result, error)
         elif not self._over:
@@ -136,8 +162,22 @@ class _Body:
 
     def _await(self, awaitable: Awaitable[Any]) -> None:
         name = f"step {self._current.step_id}"
-        self._task = self._loop.create_task(_contained(awaitable), context=self._context, name=name)
+        self._task = self._loop.create_task(self._work(awaitable), context=self._context, name=name)
         self._task.add_done_callback(self._awoken)
+
+    async def _work(self, awaitable: Awaitable[Any]) -> Any:
+        try:
+            while not self._may_begin():  # noqa: ASYNC110 - heartbeats renew leases, and tell nobody
+                await asyncio.sleep(_RECHECK_SECS)
+        except asyncio.CancelledError:
+            if inspect.iscoroutine(awaitable):
+                awaitable.close()
+            raise
+        try:
+            return await awaitable
+        except (SystemExit, KeyboardInterrupt) as error:
+            # Lets no body end a worker that holds a hundred other runs: these two would leave the loop itself.
+            return _Exit(error)
 
     def _awoken(self, task: asyncio.Task[Any]) -> None:
         if not task.cancelled():
@@ -191,16 +231,12 @@ class _Body:
             self._task.cancel()
 
 
+# What a thread returns that may not begin its function.
+_NOT_YET = object()
+
+
 @dataclass(frozen=True, slots=True)
 class _Exit:
     """A body that wanted to end the process."""
 
     error: BaseException
-
-
-async def _contained(awaitable: Awaitable[Any]) -> Any:
-    """Lets no body end a worker that holds a hundred other runs: these two would leave the loop itself."""
-    try:
-        return await awaitable
-    except (SystemExit, KeyboardInterrupt) as error:
-        return _Exit(error)

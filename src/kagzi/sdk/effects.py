@@ -92,6 +92,7 @@ def ask(run: Execution, pending: Pending) -> None:
         timeout=step.timeout,
         executor=run.host.executor,
         ended=partial(_answered, run, pending),
+        may_begin=partial(run.host.may_begin, run),
     )
 
 
