@@ -15,8 +15,10 @@ from kagzi.sdk.errors import RunFailed
 from kagzi.server.app import Server
 from kagzi.server.settings import Settings
 from kagzi.server.tallies import Tallies
+from kagzi.store import outside
 from kagzi.store.database import Database
 from tests.dashboard.workflows import inbox
+from tests.proxy import Proxy
 
 _COUNT = """
 select workflow_type, count(*) as runs, count(started_at) as claimed, count(finished_at) as ended
@@ -136,4 +138,83 @@ async def test_servers_that_look_at_once_count_a_run_of_sql_once(database_url: s
         assert await connection.fetchval("select count(*) from kagzi.outside_starts") == 0
     finally:
         await database.close()
+        await connection.close()
+
+
+async def test_a_burst_of_starts_by_sql_is_counted_without_rest(database_url: str) -> None:
+    connection = await asyncpg.connect(database_url)
+    counts = {"one": 2_500, "two": 3, "three": 1_001}
+    for namespace, many in counts.items():
+        await connection.execute("insert into kagzi.namespaces (namespace) values ($1)", namespace)
+        start = "select kagzi.start_workflow('by-sql', namespace => $1) from generate_series(1, $2::integer)"
+        await connection.execute(start, namespace, many)
+    database = Database(database_url)
+    await database.open()
+    try:
+        server = Tallies(database, "")
+        # It says so itself when the time to put has come first.
+        while await server.look_outside():
+            pass
+        totals = server.totals()
+        assert {namespace: totals[namespace]["by-sql"].started for namespace in counts} == counts
+    finally:
+        await database.close()
+        await connection.close()
+
+
+async def test_starts_by_sql_are_counted_though_the_answer_to_taking_them_is_lost(database_url: str) -> None:
+    connection = await asyncpg.connect(database_url)
+    await connection.execute("select kagzi.start_workflow('by-sql') from generate_series(1, 30)")
+    async with Proxy(database_url) as proxy:
+        database = Database(proxy.url)
+        await database.open()
+        try:
+            server = Tallies(database, "")
+            proxy.answers_to_lose = 1
+            while await connection.fetchval("select exists (select from kagzi.outside_starts)"):
+                await server.look_outside()
+            assert proxy.answers_to_lose == 0
+            # What is gone is asked for when it looks again.
+            await server.look_outside()
+            assert server.totals()["default"]["by-sql"].started == 30
+            await server.look_outside()
+            assert server.totals()["default"]["by-sql"].started == 30
+        finally:
+            await database.close()
+            await connection.close()
+
+
+async def test_what_a_transaction_that_failed_has_taken_is_not_counted(database_url: str) -> None:
+    connection = await asyncpg.connect(database_url)
+    try:
+        await connection.execute("select kagzi.start_workflow('by-sql')")
+        transaction = connection.transaction()
+        await transaction.start()
+        taken = await outside.take(connection, namespace="default", most=10)
+        assert (taken.types, await outside.committed(connection, taken)) == (["by-sql"], None)
+        await transaction.rollback()
+        assert await outside.committed(connection, taken) is False
+        async with connection.transaction():
+            taken = await outside.take(connection, namespace="default", most=10)
+        assert await outside.committed(connection, taken) is True
+        unheard_of = outside.Taken("default", str(int(taken.transaction_id) + 1_000_000))
+        assert await outside.committed(connection, unheard_of) is False
+    finally:
+        await connection.close()
+
+
+async def test_namespaces_with_starts_by_sql_are_found_without_reading_the_starts(database_url: str) -> None:
+    connection = await asyncpg.connect(database_url)
+    try:
+        fill = "insert into kagzi.outside_starts select $1, gen_random_uuid(), 'by-sql' from generate_series(1, 5000)"
+        for namespace in ("a", "b", "c"):
+            await connection.execute(fill, namespace)
+        # A transaction of its own: what it has read is counted up to now.
+        async with connection.transaction():
+            assert await outside.namespaces(connection, most=100) == ["a", "b", "c"]
+            read = await connection.fetchval(
+                "select seq_tup_read + idx_tup_fetch from pg_stat_xact_user_tables where relname = 'outside_starts'"
+            )
+        assert read <= 4
+    finally:
         await connection.close()

@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import structlog
+from asyncpg.connection import Connection
 
 from kagzi.protocol.v1.common_pb2 import ErrorDetail
 from kagzi.server.lifecycle import Loop
@@ -19,6 +20,7 @@ from kagzi.store import outside, stats
 from kagzi.store.database import Database
 from kagzi.store.errors import Unreachable
 from kagzi.store.operation import Ended, Kind, Operation
+from kagzi.store.outside import Taken
 from kagzi.store.stats import Tally
 
 log = structlog.get_logger(__name__)
@@ -27,7 +29,7 @@ log = structlog.get_logger(__name__)
 _Counted = defaultdict[str, defaultdict[str, Tally]]
 
 _EVERY_SECS = 5.0
-# Namespaces, and starts in one of them, that are taken at a time; what is left is taken the next.
+# Namespaces, and starts in one of them, that are taken at a time.
 _MOST = 1_000
 _COUNTS = {"COMPLETED": "completed", "FAILED": "failed", "CANCELLED": "cancelled"}
 
@@ -48,6 +50,8 @@ class Tallies(Loop):
         self._past = _nothing()
         # Namespaces with something to put.
         self._changed: set[str] = set()
+        # Starts by SQL that are taken away, or not: the database did not answer.
+        self._unsure: list[Taken] = []
 
     def applied(self, namespace: str, operations: Sequence[Operation]) -> None:
         """Operations were committed, or refused."""
@@ -96,19 +100,55 @@ class Tallies(Loop):
             tally.ended(took_ms)
 
     async def run(self) -> None:
+        more = False
         while not self.stopping.is_set():
-            await self._nap()
-            await self.look_outside()
+            if not more:
+                await self._nap()
+            more = await self.look_outside()
             await self._put()
 
-    async def look_outside(self) -> None:
-        """Counts the runs that were started by SQL, which no server has counted."""
+    async def look_outside(self) -> bool:
+        """Counts the runs that were started by SQL, which no server has counted, until it is time to put. Whether there
+        are more.
+        """
+        until = time.monotonic() + _left()
         try:
-            for namespace in await self._database.read(lambda c: outside.namespaces(c, most=_MOST), patience=1.0):
-                types = await self._database.transact(partial(outside.take, namespace=namespace, most=_MOST), 1.0)
-                self.started(namespace, types)
+            await self._make_sure()
+            found = await self._database.read(lambda c: outside.namespaces(c, most=_MOST), patience=1.0)
+            # By turns: a namespace with a million of them does not keep the others waiting.
+            while found and not self.stopping.is_set() and time.monotonic() < until:
+                found = [namespace for namespace in found if await self._take(namespace)]
         except Unreachable:
             log.warning("tallies_wait_for_database")
+            return False
+        return bool(found)
+
+    async def _take(self, namespace: str) -> bool:
+        """Counts some of a namespace. Whether there may be more."""
+        tries: list[Taken] = []
+
+        async def take(connection: Connection) -> None:
+            tries.append(await outside.take(connection, namespace=namespace, most=_MOST))
+
+        answered = False
+        try:
+            await self._database.transact(take, patience=1.0)
+            answered = True
+        finally:
+            # Of a try before the last one nobody knows whether it committed.
+            last = tries.pop() if answered else Taken(namespace)
+            self._unsure += [each for each in tries if each.types]
+        self.started(namespace, last.types)
+        return len(last.types) == _MOST
+
+    async def _make_sure(self) -> None:
+        """Counts what was taken away though no answer came."""
+        for taken in list(self._unsure):
+            committed = await self._database.read(partial(outside.committed, taken=taken), patience=1.0)
+            if committed:
+                self.started(taken.namespace, taken.types)
+            if committed is not None:
+                self._unsure.remove(taken)
 
     async def stop(self, grace: float = 0.0) -> None:
         """Puts what is left."""
@@ -148,8 +188,12 @@ class Tallies(Loop):
 
     async def _nap(self) -> None:
         """Until the next time to put, or the end of the minute that is counted."""
-        left = 60 - time.time() % 60
-        await self.pause(min(_EVERY_SECS, left))
+        await self.pause(_left())
+
+
+def _left() -> float:
+    """Seconds until the next time to put."""
+    return min(_EVERY_SECS, 60 - time.time() % 60)
 
 
 def _nothing() -> _Counted:
