@@ -289,17 +289,6 @@ async def test_a_delivery_in_parts_is_put_together_and_acknowledged_once_it_is_w
         assert recorder.credit == 3
 
 
-async def test_that_a_run_arrived_is_told_with_its_first_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link, "_TOLD_WITHIN", 3_600)
-    async with recording() as recorder, on_shift(post(recorder.address)) as crew:
-        run = await first_run(recorder, crew)
-        run.step("charge")
-        await recorder.until(lambda: bool(recorder.operations))
-        [frame] = [frame for frame in recorder.frames if frame.delivered or frame.operations]
-        assert frame.delivered == [pb.Held(run_id=run.run_id, claim_token=run.token)]
-        assert names(frame.operations) == ["charge"]
-
-
 async def test_what_did_not_arrive_whole_is_not_held_after_the_stream_ended() -> None:
     async with recording() as recorder, on_shift(post(recorder.address)) as crew:
         whole = await first_run(recorder, crew)

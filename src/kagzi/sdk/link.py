@@ -38,9 +38,6 @@ _KEEP_ALIVE = 5.0
 _WELCOME_WITHIN = 15.0
 _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 1.0
-# That a run arrived is told with its first result, which is usually there at once, or else after this. A server that
-# hears nothing of what it sent begins to doubt after half a second.
-_TOLD_WITHIN = 0.02
 # A stream that lived this long met something new when it ended, not the same thing again.
 _STEADY = 1.0
 
@@ -108,7 +105,6 @@ class Link:
         # What the server may still deliver on this stream.
         self._credit = 0
         self._delivered: list[pb.Held] = []
-        self._telling: asyncio.TimerHandle | None = None
         self._parts: dict[str, pb.Delivery] = {}
         # Set once a server has answered, or could not be reached: from then on only time will tell.
         self.tried = asyncio.Event()
@@ -242,7 +238,7 @@ class Link:
     def _welcome(self, frame: pb.ConnectResponse, sent_at: float) -> None:
         self._credit = 0
         self._alive_until = 0.0
-        self._tell_no_more()
+        self._delivered.clear()
         self._outbox.rewind()
         self._listener.welcomed(frame.welcome, sent_at)
 
@@ -271,7 +267,7 @@ class Link:
 
     def _frame(self) -> tuple[pb.ConnectRequest, bool]:
         frame = pb.ConnectRequest(delivered=self._delivered, evicted=self._listener.evicted())
-        self._tell_no_more()
+        self._delivered.clear()
         credit = self._listener.room - self._credit
         if credit > 0:
             frame.credit = credit
@@ -314,15 +310,8 @@ class Link:
             self._parts.pop(part.claim_token, None)
             whole.more = False
             self._delivered.append(pb.Held(run_id=whole.run_id, claim_token=whole.claim_token))
-            if self._telling is None:
-                self._telling = asyncio.get_running_loop().call_later(_TOLD_WITHIN, self.wake)
+            self._wakeup.set()
             self._listener.arrived(whole)
-
-    def _tell_no_more(self) -> None:
-        self._delivered.clear()
-        if self._telling is not None:
-            self._telling.cancel()
-            self._telling = None
 
     def _complain(self, target: str, error: ServerError | None, *, again: bool) -> None:
         """Says once why there is no stream; what follows until there is one is for those who look closely."""
