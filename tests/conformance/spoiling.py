@@ -46,10 +46,12 @@ _PROGRAMS = frozenset({"failure.type", "failure.message", "failure.traceback"})
 # Any number is one.
 _ANY = frozenset({"input_hash", "pid"})
 _INTEGERS = {
+    "any_attempt": (-20_000, 20_000),
     "attempt_number": (-1, 20_000),
     "completed_seq": (-1, 100_000_001),
     "concurrency": (-1, 10_001),
     "count": (-1, 1_001),
+    "count_to": (-1, 10_001),
     "max_catchup": (-1, 10_001),
     "max_runs": (-1, 2**40),
     "look_at": (-1, 10001),
@@ -130,7 +132,13 @@ def _values(field: FieldDescriptor, where: str) -> Iterator[tuple[str, Any]]:
         case _ if field.name.endswith(("_ms", "_us")):
             yield from (("negative", -1), ("absurd", 2**62))
         case _:
-            yield from (("out of range", value) for value in _INTEGERS[field.name])
+            yield from (("out of range", value) for value in _INTEGERS[_number_kind(field)])
+
+
+def _number_kind(field: FieldDescriptor) -> str:
+    """The field's name, by which a number is known; attempts that were set aside have numbers below 0."""
+    message = field.containing_type
+    return "any_attempt" if message is not None and message.name == "GetStepRequest" else field.name
 
 
 def _text_kind(field: FieldDescriptor) -> str:

@@ -69,6 +69,8 @@ async def step_by_id(
         row = await _step_by_number.first(connection, **named, attempt_number=attempt_number)
     if row is None:
         await require_run(connection, namespace, run_id)
+        if attempt_number is not None and await _step_by_id.first(connection, **named) is not None:
+            raise not_found(f"attempt of step {step_id!r} with the number", str(attempt_number), "attempt_number")
         raise not_found("step", step_id, "step_id")
     return rows.step(row)
 

@@ -16,6 +16,7 @@ from kagzi.protocol.v1.admin_pb2_grpc import AdminServiceServicer
 from kagzi.protocol.v1.common_pb2 import Step, StepStatus
 from kagzi.protocol.v1.worker_pb2 import ServedType
 from kagzi.server.api import checks
+from kagzi.server.api.phases import ATTEMPTS
 from kagzi.server.explanation import explain
 from kagzi.server.vitals import Vitals
 from kagzi.store import attention, counts, depths, explanations, inspection, namespaces, roster, rows, stats, workers
@@ -91,7 +92,7 @@ class Admin(AdminServiceServicer):
             step = await self._database.read(lambda c: inspection.step_by_attempt(c, namespace, run_id, attempt_id))
         else:
             step_id = checks.name(request.step_id, "step_id")
-            number = request.attempt_number if request.HasField("attempt_number") else None
+            number = _attempt_number(request)
             step = await self._database.read(lambda c: inspection.step_by_id(c, namespace, run_id, step_id, number))
         return pb.GetStepResponse(run_id=run_id, step=step)
 
@@ -197,6 +198,15 @@ class Admin(AdminServiceServicer):
         run_id = checks.uuid(request.run_id, "run_id")
         facts = await self._database.read(lambda c: explanations.facts(c, namespace, run_id))
         return explain(facts, self._vitals.heartbeat)
+
+
+def _attempt_number(request: pb.GetStepRequest) -> int | None:
+    """Those below 0 were set aside by a retry of the whole run."""
+    if not request.HasField("attempt_number"):
+        return None
+    if abs(request.attempt_number) > ATTEMPTS:
+        raise invalid("attempt_number", f"attempt_number is {request.attempt_number}, and none is beyond {ATTEMPTS}")
+    return request.attempt_number
 
 
 def _paged(request: Any) -> tuple[str, str, checks.Page]:
