@@ -1,5 +1,5 @@
-"""What people do with runs: start, cancel, terminate and retry, one or many, fork, resume, signal, and say what became
-of a step. Each makes the same calls as the API and goes to where its effect is seen.
+"""What people do with a run: start, cancel, terminate, retry, fork, resume, signal, and say what became of a step. Each
+makes the same call as the API and goes to where its effect is seen.
 """
 
 from __future__ import annotations
@@ -10,21 +10,10 @@ from typing import Any
 import uuid_utils
 
 from kagzi.dashboard.pages.forms import value
-from kagzi.dashboard.pages.runs import FIELDS
 from kagzi.dashboard.pages.visit import Visit
 from kagzi.dashboard.problems import Problem
-from kagzi.sdk.errors import Conflict, NotFound, PreconditionFailed
 
 Fields = Mapping[str, str]
-
-# What can be done with many runs at once.
-CHOSEN = {
-    "retry": "WorkflowService.RetryWorkflow",
-    "cancel": "WorkflowService.CancelWorkflow",
-    "terminate": "WorkflowService.TerminateWorkflow",
-}
-# How the fields begin that name them.
-_CHOSEN = "run."
 
 
 async def start(visit: Visit, fields: Fields) -> str:
@@ -51,27 +40,6 @@ async def terminate(visit: Visit, fields: Fields) -> str:
     """Ends a run now."""
     await visit.ask("WorkflowService.TerminateWorkflow", run_id=_run(visit), reason=fields.get("reason", ""))
     return _back(visit, "terminate")
-
-
-async def chosen(visit: Visit, fields: Fields) -> str:
-    """Retries, cancels or terminates the runs that were chosen in the list, and says how many it was."""
-    action = fields.get("action", "")
-    runs = [name.removeprefix(_CHOSEN) for name in fields if name.startswith(_CHOSEN)]
-    if action not in CHOSEN:
-        raise Problem("INVALID_ARGUMENT", f"say what to do with them: {', '.join(CHOSEN)}", field="action")
-    if not runs:
-        raise Problem("INVALID_ARGUMENT", "no run was chosen: go back, and choose some in the list", field="run")
-    changed = 0
-    for run_id in runs:
-        more = {"new_run_id": _new_id()} if action == "retry" else {}
-        try:
-            told = await visit.ask(CHOSEN[action], run_id=run_id, **more)
-        except (NotFound, PreconditionFailed, Conflict):
-            # One that it does not apply to is not to keep it from the others.
-            continue
-        changed += action == "retry" or told["status"] not in {"COMPLETED", "FAILED"}
-    filters = {name: visit.query[name] for name in FIELDS if name in visit.query}
-    return visit.link("/runs", **filters, action=action, changed=str(changed), left=str(len(runs) - changed))
 
 
 async def retry(visit: Visit, _: Fields) -> str:

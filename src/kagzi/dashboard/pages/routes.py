@@ -9,7 +9,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
 from kagzi.dashboard.api.reference import Reference
-from kagzi.dashboard.pages import automations, namespaces, repairs, run, schedules, server, sign, workers
+from kagzi.dashboard.pages import automations, many, namespaces, repairs, run, schedules, server, sign, workers
 from kagzi.dashboard.pages.frame import Act, Frame, Look
 from kagzi.dashboard.pages.overview import overview
 from kagzi.dashboard.pages.runs import runs
@@ -37,7 +37,7 @@ _LOOKS: dict[str, Look] = {
 }
 _ACTS: dict[str, Act] = {
     "/runs": repairs.start,
-    "/runs/chosen": repairs.chosen,
+    "/runs/chosen": many.chosen,
     "/runs/{run_id}/cancel": repairs.cancel,
     "/runs/{run_id}/terminate": repairs.terminate,
     "/runs/{run_id}/retry": repairs.retry,
