@@ -157,3 +157,12 @@ async def test_types_are_shown_with_every_form_that_workers_have(connection: Con
     rest = await depths.types(connection, "default", most=10, after=("order", "default"))
     assert [one.task_queue for one in rest] == ["slow"]
     assert [one.task_queue for one in await depths.types(connection, "default", most=10, task_queue="slow")] == ["slow"]
+
+
+async def test_types_of_who_is_here_are_found_however_many_left_since(connection: Connection) -> None:
+    await register(connection, "here", ServedType("order", "", "h1"))
+    for number in range(4):
+        gone = await register(connection, f"gone-{number}", ServedType(f"old-{number}", "", "h"))
+        await workers.deregister(connection, "default", gone.worker_id)
+    found = await depths.types(connection, "default", most=10, look_at=2)
+    assert [one.workflow_type for one in found] == ["old-2", "old-3", "order"]

@@ -327,6 +327,24 @@ async def test_workers_are_listed_newest_first_in_pages_and_by_filter(connection
     assert await roster.list_page(connection, "another", Filter(), most=10) == []
 
 
+async def test_beyond_what_is_counted_a_worker_holds_what_its_heartbeat_said(connection: Connection) -> None:
+    worker_id = (await register(connection)).worker_id
+    held = [await hold(connection, worker_id) for _ in range(3)]
+
+    async def load(look_at: int) -> set[int]:
+        [listed] = await roster.list_page(connection, "default", Filter(), most=1, look_at=look_at)
+        return {listed.running, (await roster.get(connection, "default", worker_id, look_at=look_at)).running}
+
+    assert await load(2) == {2}
+    await beat(connection, worker_id, *held)
+    assert await load(2) == await load(4) == {3}
+    await hold(connection, worker_id)
+    assert (await load(2), await load(roster.COUNTED)) == ({3}, {4})
+    await workers.deregister(connection, "default", worker_id)
+    assert await load(2) == {0}
+    assert await roster.held_runs(connection, "default", worker_id, most=2, look_at=1) == []
+
+
 async def test_held_runs_come_by_the_end_of_their_leases(connection: Connection) -> None:
     worker_id = (await register(connection)).worker_id
     later = await hold(connection, worker_id, "20 s", crashes=1)

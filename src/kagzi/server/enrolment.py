@@ -108,7 +108,7 @@ class Enrolment:
 
     async def served(self, namespace: str, worker_id: str) -> Served | None:
         """What a worker can run; None when it drains, NOT_FOUND when it is unknown, silent for too long, or gone."""
-        worker = await self._database.read(lambda c: roster.get(c, namespace, worker_id))
+        worker = await self._database.read(lambda c: roster.get(c, namespace, worker_id, look_at=1))
         if worker.status == "OFFLINE":
             raise not_found("worker that is online", worker_id, "worker_id")
         return None if worker.status == "DRAINING" else served_by(namespace, worker.task_queue, worker.types)

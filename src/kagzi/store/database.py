@@ -77,6 +77,10 @@ class Database:
             # A plan that is kept may be made while a table is as good as empty. It must not read the whole of it then:
             # a minute later, before anybody has analysed it, the table is large.
             self._settings["enable_seqscan"] = "off"
+        else:
+            # A plan for any values reads whole lists for a filter that is given to few calls, and PostgreSQL comes to
+            # keep it when a statement is asked for the sixth time.
+            self._settings["plan_cache_mode"] = "force_custom_plan"
         self._planned_once = planned_once
         # Behind a pooler a connection is somebody else's after each transaction: nothing may be kept in it, be it a
         # statement or a setting.

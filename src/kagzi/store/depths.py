@@ -112,8 +112,11 @@ async def types(
     most: int,
     task_queue: str = "",
     after: tuple[str, str] = ("", ""),
+    look_at: int | None = None,
 ) -> list[WorkflowType]:
-    """The types that workers have registered, by type and queue after the pair `after`."""
+    """The types that workers have registered, by type and queue after the pair `after`; of `look_at` workers that are
+    there and of those gone among the `look_at` last, unless it is None.
+    """
     found = await _types.fetch(
         connection,
         namespace=namespace,
@@ -122,6 +125,7 @@ async def types(
         after_queue=after[1],
         most=most,
         most_forms=_FORMS,
+        look_at=look_at,
     )
     answer = []
     for (name, queue, workers), forms in groupby(

@@ -190,14 +190,32 @@ select (select count(d.status) from due d where d.status <> 'RUNNING') as pendin
 
 -- name: types
 -- The workflow types that workers have registered, by type and queue after the pair (:after_type, :after_queue), each
--- with its forms, the one heard of last first, at most :most_forms. Reads the workers on record, of which retention
--- keeps few. Locks nothing.
-with registered as materialized (
-    select t.name, w.task_queue, t.version, t.hash, w.worker_id, w.status = 'ONLINE' as online, w.last_heartbeat_at
+-- with its forms, the one heard of last first, at most :most_forms. Reads :look_at of the workers that are there, and
+-- those that are gone of the :look_at that registered last. Locks nothing.
+with here as materialized (
+    select w.worker_id, w.task_queue, w.status, w.last_heartbeat_at, w.types, w.type_versions, w.type_hashes
     from kagzi.workers w
-    cross join unnest(w.types, w.type_versions, w.type_hashes) as t(name, version, hash)
-    where w.namespace = :namespace and (:task_queue = '' or w.task_queue = :task_queue)
-      and (t.name, w.task_queue) > (:after_type, :after_queue)
+    where w.namespace = :namespace and w.status <> 'OFFLINE'
+    limit :look_at
+), last as materialized (
+    select w.worker_id, w.task_queue, w.status, w.last_heartbeat_at, w.types, w.type_versions, w.type_hashes
+    from kagzi.workers w
+    where w.namespace = :namespace
+    order by w.registered_at desc, w.worker_id desc
+    limit :look_at
+), known as (
+    select h.worker_id, h.task_queue, h.status, h.last_heartbeat_at, h.types, h.type_versions, h.type_hashes
+    from here h
+    union all
+    select l.worker_id, l.task_queue, l.status, l.last_heartbeat_at, l.types, l.type_versions, l.type_hashes
+    from last l
+    where l.status = 'OFFLINE'
+), registered as materialized (
+    select t.name, k.task_queue, t.version, t.hash, k.worker_id, k.status = 'ONLINE' as online, k.last_heartbeat_at
+    from known k
+    cross join unnest(k.types, k.type_versions, k.type_hashes) as t(name, version, hash)
+    where (:task_queue = '' or k.task_queue = :task_queue)
+      and (t.name, k.task_queue) > (:after_type, :after_queue)
 ), page as materialized (
     select g.name, g.task_queue, count(distinct g.worker_id) filter (where g.online)::integer as workers
     from registered g

@@ -30,6 +30,9 @@ _deliveries = _sql.bind(
 )
 _causes = _sql.bind("causes", columns=("topic", "event_id", "source", "type", "key"))
 
+# Inputs of an event that are shown, and where a page may not cost more than it shows.
+_INPUTS = 100
+FEW_INPUTS = 4
 # What one page may hold of payloads.
 _ROOM = 3 * 1024 * 1024
 
@@ -60,18 +63,22 @@ async def look(
     end = wanted[-1] if len(wanted) == count else len(looked) - 1
     over = end + 1 == len(looked) < look_at
     place = None if over else (looked[end]["created_at"], looked[end]["topic"], looked[end]["event_id"])
-    return await events_of(connection, namespace, automation, [looked[number] for number in wanted]), place
+    shown = [looked[number] for number in wanted]
+    return await events_of(connection, namespace, automation, shown, most_inputs=FEW_INPUTS), place
 
 
-async def events_of(connection: Connection, namespace: str, automation: str, found: Sequence[Record]) -> list[Event]:
-    """The events in these rows, with deliveries and inputs."""
+async def events_of(
+    connection: Connection, namespace: str, automation: str, found: Sequence[Record], *, most_inputs: int = _INPUTS
+) -> list[Event]:
+    """The events in these rows, with deliveries and at most `most_inputs` inputs each."""
     keys = [(row["topic"], row["event_id"]) for row in found]
     delivered: dict[Key, list[Record]] = defaultdict(list)
     for row in await deliveries(connection, namespace, automation, keys):
         delivered[row["topic"], row["event_id"]].append(row)
     caused: dict[Key, list[InputKey]] = defaultdict(list)
     given = {"topics": [topic for topic, _ in keys], "event_ids": [event_id for _, event_id in keys]}
-    for row in await _causes.fetch(connection, namespace=namespace, automation=automation, **given):
+    named = {"namespace": namespace, "automation": automation}
+    for row in await _causes.fetch(connection, **named, **given, most=most_inputs):
         key = InputKey(source=row["source"], type=row["type"], id=row["key"])
         caused[row["topic"], row["event_id"]].append(key)
     return [_event(row, delivered[key], caused[key]) for row, key in zip(found, keys, strict=True)]

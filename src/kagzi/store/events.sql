@@ -79,14 +79,14 @@ cross join lateral (
 order by c.name;
 
 -- name: causes
--- The inputs that events came from, at most a hundred of each. Limits keep each look one probe of a key. Locks nothing.
+-- The inputs that events came from, at most :most of each. Limits keep each look one probe of a key. Locks nothing.
 select u.topic, u.event_id, i.source, i.type, i.key
 from unnest(:topics::text[], :event_ids::text[]) as u(topic, event_id)
 cross join lateral (
     select c.input_id
     from kagzi.event_causes c
     where c.namespace = :namespace and c.automation = :automation and c.topic = u.topic and c.event_id = u.event_id
-    limit 100) as c
+    limit :most) as c
 cross join lateral (
     select i.source, i.type, i.key, i.created_at
     from kagzi.inputs i

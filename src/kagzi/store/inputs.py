@@ -60,7 +60,7 @@ async def get(connection: Connection, namespace: str, automation: str, key: Inpu
     held = await ledger.of_runs(connection, namespace, [str(row["run_id"]) for row in runs[:_MOST]], whole=False)
     return GetInputResponse(
         input=found,
-        events=await events.events_of(connection, namespace, automation, shown),
+        events=await events.events_of(connection, namespace, automation, shown, most_inputs=events.FEW_INPUTS),
         runs=[_run(row) for row in runs[:_MOST]],
         mutations=[ledger.message_of(row) for row in sorted(held.values(), key=lambda row: row["created_at"])],
         truncated=len(caused) > _MOST or len(runs) > _MOST,

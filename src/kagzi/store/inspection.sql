@@ -100,10 +100,12 @@ where n.number <= :most and (n.size <= :most_bytes::bigint or n.number = 1)
 order by n.number;
 
 -- name: longer
--- Whether a run has more than :look_at attempts; counts no further. Locks nothing.
+-- Whether a run has more than :look_at attempts; counts no further. In the order of the key, as else the planner of a
+-- small table reads it from its beginning. Locks nothing.
 select count(s.attempt_number) > :look_at as longer
 from (select s.attempt_number from kagzi.step_runs s
       where s.namespace = :namespace and s.run_id = :run_id::uuid
+      order by s.step_id, s.attempt_number
       limit :look_at::integer + 1) s;
 
 -- name: run_exists

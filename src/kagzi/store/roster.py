@@ -1,5 +1,6 @@
 """The workers of a namespace as people and the dispatcher look at them. Reads alone: what changes a worker is
-in `workers`. Load is counted from the leases on record, never kept.
+in `workers`. Load is counted from the leases on record, as far as is asked for; beyond that it is what the worker last
+said with its heartbeat.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from asyncpg.connection import Connection
 
 from kagzi.store import namespaces, rows
 from kagzi.store.queries import Queries
+
+# Leases of one worker that are counted where nobody asks for less.
+COUNTED = 10_000
 
 _WORKER = (
     "worker_id",
@@ -51,7 +55,7 @@ class ServedType:
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """One worker, as stored. `running` is counted from leases."""
+    """One worker, as stored. `running` is counted from leases, up to what was asked for."""
 
     worker_id: str
     instance: str
@@ -89,9 +93,9 @@ class Filter:
     workflow_type: str = ""
 
 
-async def get(connection: Connection, namespace: str, worker_id: str) -> Worker:
-    """One worker with its load."""
-    row = await _get.first(connection, namespace=namespace, worker_id=worker_id)
+async def get(connection: Connection, namespace: str, worker_id: str, *, look_at: int = COUNTED) -> Worker:
+    """One worker with its load, for which at most `look_at` leases are counted."""
+    row = await _get.first(connection, namespace=namespace, worker_id=worker_id, look_at=look_at)
     if row is None:
         raise await namespaces.absent(connection, namespace, "worker", worker_id, "worker_id")
     return _worker(row)
@@ -104,8 +108,11 @@ async def list_page(
     *,
     most: int,
     after: tuple[datetime, str] | None = None,
+    look_at: int = COUNTED,
 ) -> list[Worker]:
-    """Workers, the newest first, after the one registered at `after[0]` with the id `after[1]`."""
+    """Workers, the newest first, after the one registered at `after[0]` with the id `after[1]`. At most `look_at`
+    leases of each are counted.
+    """
     found = await _list.fetch(
         connection,
         namespace=namespace,
@@ -115,13 +122,16 @@ async def list_page(
         task_queue=wanted.task_queue,
         workflow_type=wanted.workflow_type,
         most=most,
+        look_at=look_at,
     )
     return [_worker(row) for row in found]
 
 
-async def held_runs(connection: Connection, namespace: str, worker_id: str, *, most: int) -> list[HeldRun]:
-    """The runs a worker holds, by the end of their leases."""
-    found = await _held.fetch(connection, namespace=namespace, worker_id=worker_id, most=most)
+async def held_runs(
+    connection: Connection, namespace: str, worker_id: str, *, most: int, look_at: int = COUNTED
+) -> list[HeldRun]:
+    """The runs a worker holds, by the end of their leases; at most `look_at` are compared."""
+    found = await _held.fetch(connection, namespace=namespace, worker_id=worker_id, most=most, look_at=look_at)
     return [HeldRun(str(row["run_id"]), row["workflow_type"], row["lease_until"], row["crashes"]) for row in found]
 
 

@@ -145,7 +145,8 @@ async def heartbeat(
     """Renews the named leases and puts back what the worker does not name although it had two intervals to.
     Refused with NOT_FOUND when the worker is unknown or OFFLINE: it registers again.
     """
-    row = await _beat.first(connection, namespace=namespace, worker_id=worker_id, lease_ms=lease_ms)
+    given = {"namespace": namespace, "worker_id": worker_id, "lease_ms": lease_ms}
+    row = await _beat.first(connection, **given, held=len(held))
     if row is None:
         raise await namespaces.absent(connection, namespace, "worker that is online", worker_id, "worker_id")
     renewal = await renew(connection, namespace, held, lease_ms=lease_ms)

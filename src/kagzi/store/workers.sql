@@ -46,10 +46,10 @@ from locked l
 where r.namespace = :namespace and r.run_id = l.run_id;
 
 -- name: beat
--- Notes that a worker was heard of. Answers nothing for one that is unknown or OFFLINE: it has to register again.
+-- Notes that a worker was heard of, and how many runs it said it holds. Answers nothing for one that is unknown or OFFLINE: it has to register again.
 -- Locks the worker's row.
 update kagzi.workers w
-set last_heartbeat_at = kagzi.now()
+set last_heartbeat_at = kagzi.now(), reported = :held
 where w.namespace = :namespace and w.worker_id = :worker_id::uuid and w.status <> 'OFFLINE'
 returning w.status, kagzi.now() as now, kagzi.now() + :lease_ms::bigint * interval '1 millisecond' as lease_until;
 

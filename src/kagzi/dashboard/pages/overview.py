@@ -13,6 +13,8 @@ from kagzi.dashboard.pages.visit import View, Visit, part
 
 # How far back, and how many minutes make a point. Points of whole hours are read from rows of hours.
 RANGES = {"1h": (60, 1), "6h": (360, 5), "24h": (1_440, 60), "7d": (10_080, 120)}
+# Leases of each worker that are counted; who holds more has said how many.
+_LOOK_AT = 4
 # Where each kind of attention leads.
 _LEADS = {
     "FAILED_RUNS": ("/runs", {"status": "FAILED"}),
@@ -33,7 +35,7 @@ async def overview(visit: Visit) -> View:
     since = _floor(datetime.now(UTC), step) - timedelta(minutes=minutes - step)
     stats, workers = await asyncio.gather(
         visit.ask("AdminService.GetStats", since=since, step_ms=step * 60_000, include_attention=True),
-        visit.ask("AdminService.ListWorkers", statuses=["ONLINE", "DRAINING"], page_size=100),
+        visit.ask("AdminService.ListWorkers", statuses=["ONLINE", "DRAINING"], page_size=100, look_at=_LOOK_AT),
     )
     points: list[dict[str, Any]] = stats["points"]
     now = next((point for point in reversed(points) if _gauged(point)), None)

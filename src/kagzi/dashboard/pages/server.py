@@ -7,6 +7,8 @@ import asyncio
 from kagzi.dashboard.pages.visit import View, Visit
 
 _TYPES = 100
+# Workers that are looked at, and as many again that may be gone.
+_LOOK_AT = 400
 
 
 async def server(visit: Visit) -> View:
@@ -14,7 +16,7 @@ async def server(visit: Visit) -> View:
     info, health, types = await asyncio.gather(
         visit.ask("AdminService.GetServerInfo"),
         visit.ask("AdminService.HealthCheck"),
-        visit.ask("AdminService.ListWorkflowTypes", page_size=_TYPES),
+        visit.ask("AdminService.ListWorkflowTypes", page_size=_TYPES, look_at=_LOOK_AT),
     )
     # The clock moves by itself: a page that showed it would always be new.
     info.pop("database_now")

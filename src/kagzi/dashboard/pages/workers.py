@@ -10,6 +10,9 @@ from kagzi.dashboard.pages.visit import View, Visit
 
 _PAGE = 50
 _QUEUES = 20
+# Leases of each worker that are counted, and those of one alone; who holds more has said how many.
+_LOOK_AT = 10
+_HELD = 100
 
 
 async def workers(visit: Visit) -> View:
@@ -20,6 +23,7 @@ async def workers(visit: Visit) -> View:
             "AdminService.ListWorkers",
             statuses=[] if gone else ["ONLINE", "DRAINING"],
             page_size=_PAGE,
+            look_at=_LOOK_AT,
             page_token=visit.query.get("page", ""),
         ),
         visit.ask("AdminService.GetQueueDepth", page_size=_QUEUES, counted=True),
@@ -40,7 +44,7 @@ async def workers(visit: Visit) -> View:
 
 async def worker(visit: Visit) -> View:
     """The page `/workers/{worker_id}`."""
-    told = await visit.ask("AdminService.GetWorker", worker_id=_worker(visit))
+    told = await visit.ask("AdminService.GetWorker", worker_id=_worker(visit), look_at=_HELD)
     return View("worker.html", {"worker": told["worker"], "runs": told["runs"], "done": visit.query.get("done", "")})
 
 

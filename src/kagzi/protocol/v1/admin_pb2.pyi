@@ -292,7 +292,7 @@ class Worker(_message.Message):
     concurrency: _builtins.int
     """Runs it can hold at once."""
     running: _builtins.int
-    """Runs it holds now, counted from leases."""
+    """Runs it holds now, counted from leases as far as was asked for."""
     @_builtins.property
     def types(self) -> _containers.RepeatedCompositeFieldContainer[_worker_pb2.ServedType]:
         """What it can run."""
@@ -355,6 +355,7 @@ class ListWorkersRequest(_message.Message):
     WORKFLOW_TYPE_FIELD_NUMBER: _builtins.int
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    LOOK_AT_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     """Whose workers."""
     task_queue: _builtins.str
@@ -365,6 +366,10 @@ class ListWorkersRequest(_message.Message):
     """1 to 100; 50 when 0."""
     page_token: _builtins.str
     """`next_page_token` of the page before, with the same filters."""
+    look_at: _builtins.int
+    """Counts no more leases of a worker than this: one that holds as many or more is shown with what it last said with its
+    heartbeat, and with no less than this. 0: counts up to 10,000.
+    """
     @_builtins.property
     def statuses(self) -> _containers.RepeatedScalarFieldContainer[Global___WorkerStatus.ValueType]:
         """Only workers in one of these; empty: any."""
@@ -378,10 +383,11 @@ class ListWorkersRequest(_message.Message):
         workflow_type: _builtins.str = ...,
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
+        look_at: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["namespace", b"namespace", "page_size", b"page_size", "page_token", b"page_token", "statuses", b"statuses", "task_queue", b"task_queue", "workflow_type", b"workflow_type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["look_at", b"look_at", "namespace", b"namespace", "page_size", b"page_size", "page_token", b"page_token", "statuses", b"statuses", "task_queue", b"task_queue", "workflow_type", b"workflow_type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -419,19 +425,25 @@ class GetWorkerRequest(_message.Message):
 
     NAMESPACE_FIELD_NUMBER: _builtins.int
     WORKER_ID_FIELD_NUMBER: _builtins.int
+    LOOK_AT_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     """Whose worker it is."""
     worker_id: _builtins.str
     """Which worker."""
+    look_at: _builtins.int
+    """Counts no more leases of a worker than this: one that holds as many or more is shown with what it last said with its
+    heartbeat, with no less than this, and with some of its runs. 0: counts up to 10,000.
+    """
     def __init__(
         self,
         *,
         namespace: _builtins.str = ...,
         worker_id: _builtins.str = ...,
+        look_at: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["namespace", b"namespace", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["look_at", b"look_at", "namespace", b"namespace", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1275,6 +1287,7 @@ class ListWorkflowTypesRequest(_message.Message):
     TASK_QUEUE_FIELD_NUMBER: _builtins.int
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    LOOK_AT_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     """Whose types."""
     task_queue: _builtins.str
@@ -1283,6 +1296,8 @@ class ListWorkflowTypesRequest(_message.Message):
     """1 to 100; 50 when 0."""
     page_token: _builtins.str
     """`next_page_token` of the page before, with the same filters."""
+    look_at: _builtins.int
+    """Looks at no more than this many workers that are there, and as many that registered last. 0: at all of them."""
     def __init__(
         self,
         *,
@@ -1290,10 +1305,11 @@ class ListWorkflowTypesRequest(_message.Message):
         task_queue: _builtins.str = ...,
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
+        look_at: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["namespace", b"namespace", "page_size", b"page_size", "page_token", b"page_token", "task_queue", b"task_queue"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["look_at", b"look_at", "namespace", b"namespace", "page_size", b"page_size", "page_token", b"page_token", "task_queue", b"task_queue"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

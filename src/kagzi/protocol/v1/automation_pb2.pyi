@@ -594,7 +594,7 @@ class Event(_message.Message):
 
     @_builtins.property
     def inputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___InputKey]:
-        """What it came from, over all runs between; at most 100."""
+        """What it came from, over all runs between; at most 100, and at most 4 where ListEvents has `look_at` and in GetInput."""
 
     @_builtins.property
     def deliveries(self) -> _containers.RepeatedCompositeFieldContainer[Global___Event.Delivery]:

@@ -53,10 +53,13 @@ class Admin(AdminServiceServicer):
             workflow_type=checks.name(request.workflow_type, "workflow_type", default=""),
         )
         after = page.key(checks.moment_and_id, None)
+        look_at = checks.look_at(request.look_at) or roster.COUNTED
 
         async def read(connection: Connection) -> list[Worker]:
             await namespaces.get(connection, namespace)
-            return await roster.list_page(connection, namespace, wanted, most=page.size + 1, after=after)
+            return await roster.list_page(
+                connection, namespace, wanted, most=page.size + 1, after=after, look_at=look_at
+            )
 
         found, token = _cut(
             await self._database.read(read),
@@ -69,11 +72,13 @@ class Admin(AdminServiceServicer):
     async def GetWorker(self, request: pb.GetWorkerRequest, context: Context) -> pb.GetWorkerResponse:
         namespace = checks.namespace(request.namespace)
         worker_id = checks.uuid(request.worker_id, "worker_id")
+        look_at = checks.look_at(request.look_at) or roster.COUNTED
 
         async def read(connection: Connection) -> pb.GetWorkerResponse:
-            worker = await roster.get(connection, namespace, worker_id)
+            worker = await roster.get(connection, namespace, worker_id, look_at=look_at)
             answer = pb.GetWorkerResponse(worker=_worker(namespace, worker))
-            for run in await roster.held_runs(connection, namespace, worker_id, most=_HELD_RUNS):
+            held = await roster.held_runs(connection, namespace, worker_id, most=_HELD_RUNS, look_at=look_at)
+            for run in held:
                 answer.runs.add(
                     run_id=run.run_id,
                     workflow_type=run.workflow_type,
@@ -185,7 +190,12 @@ class Admin(AdminServiceServicer):
         async def read(connection: Connection) -> list[pb.WorkflowType]:
             await namespaces.get(connection, namespace)
             return await depths.types(
-                connection, namespace, most=page.size + 1, task_queue=task_queue, after=_pair(page)
+                connection,
+                namespace,
+                most=page.size + 1,
+                task_queue=task_queue,
+                after=_pair(page),
+                look_at=checks.look_at(request.look_at) or None,
             )
 
         found, token = _cut(
