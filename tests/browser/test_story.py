@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncpg
 from playwright.sync_api import Page, expect
 
 from tests.dashboard.place import Space
@@ -52,6 +53,41 @@ def test_a_run_is_cancelled_after_it_was_explained(space: Space, page: Page) -> 
         page.get_by_label("Why, for people").and_(page.locator("#cancel input")).fill("changed my mind")
         page.get_by_role("button", name="Cancel the run").click()
         expect(page.get_by_role("heading", level=1).locator("+ .status")).to_have_text("cancelled")
+
+
+def test_a_run_that_was_chosen_stays_when_others_push_it_out_of_the_list(space: Space, page: Page) -> None:
+    run_id = space.api("POST", "/runs", json={"workflow_type": "approved"})["run_id"]
+    page.goto(f"/runs?namespace={space.name}")
+    tick = page.locator(f'input[name="run.{run_id}"]')
+    tick.check()
+
+    async def start_many() -> None:
+        connection = await asyncpg.connect(space.place.database_url)
+        start = "select kagzi.start_workflow('later', namespace => $1) from generate_series(1, 60)"
+        await connection.execute(start, space.name)
+        await connection.close()
+
+    space.place.do(start_many())
+    expect(page.get_by_role("link", name="Older runs")).to_be_visible()
+    expect(page.locator(f"#run-{run_id}")).to_contain_text("no longer listed")
+    expect(tick).to_be_checked()
+    page.get_by_role("button", name="With those chosen …").click()
+    page.get_by_role("button", name="Terminate them").click()
+    expect(page.locator("#done")).to_have_text("1 run was terminated.")
+    assert space.api("GET", f"/runs/{run_id}")["run"]["status"] == "CANCELLED"
+
+
+def test_a_run_that_was_chosen_stays_when_the_list_becomes_empty(space: Space, page: Page) -> None:
+    runs = [space.api("POST", "/runs", json={"workflow_type": "approved"})["run_id"] for _ in range(2)]
+    page.goto(f"/runs?namespace={space.name}&status=PENDING")
+    page.locator(f'input[name="run.{runs[0]}"]').check()
+    with space.worker(*ALL):
+        expect(page.get_by_role("heading", name="No run is like that")).to_be_visible()
+        expect(page.locator(f"#run-{runs[1]}")).to_have_count(0)
+        expect(page.locator(f"#run-{runs[0]}")).to_contain_text("no longer listed")
+        page.get_by_role("button", name="With those chosen …").click()
+        page.get_by_role("button", name="Terminate them").click()
+        expect(page.locator("#done")).to_have_text("1 run was terminated.")
 
 
 def test_a_signal_is_sent_while_the_page_changes_beneath_the_form(space: Space, page: Page) -> None:

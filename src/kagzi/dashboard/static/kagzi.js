@@ -40,7 +40,24 @@ function become(old, fresh) {
     if (at < 0 || !before) old.insertBefore(placed, last ? last.nextSibling : old.firstChild);
     last = placed;
   }
-  for (const gone of left) gone.remove();
+  for (const gone of left) if (!kept(gone)) gone.remove();
+}
+
+// What a person has chosen stays to be acted upon, though the list has gone on without it. What is shown of it is old.
+const CHOSEN = 'input[name^="run."]:checked';
+
+function kept(node) {
+  if (node.nodeType !== Node.ELEMENT_NODE || !node.querySelector(CHOSEN)) return false;
+  const rows = node.nodeName === "TR" ? [node] : node.querySelectorAll("tbody tr");
+  for (const row of rows) {
+    const status = row.querySelector(".status");
+    if (!row.querySelector(CHOSEN)) row.remove();
+    else if (status) {
+      status.className = "status gone";
+      status.textContent = "no longer listed";
+    }
+  }
+  return true;
 }
 
 function ages() {
