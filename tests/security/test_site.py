@@ -4,6 +4,7 @@ what keeps other sites from acting in a person's name.
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Iterator
 
@@ -130,6 +131,19 @@ def test_a_person_signs_in_looks_around_at_home_and_signs_out(realm: Realm, http
     assert ELSEWHERE not in http.get("/namespaces").text
     http.post("/signout", data={forms.FIELD: http.cookies[forms.COOKIE]})
     assert http.get("/").status_code == 303
+
+
+def test_signing_in_leads_to_the_address_that_was_asked_for_with_its_query(realm: Realm, http: httpx.Client) -> None:
+    asked = f"/runs?namespace={HOME}&status=FAILED&label=customer%3D7%26more"
+    there = http.get(asked)
+    # Also after a key that was wrong.
+    for key in ("x", realm.keys[Role.READER]):
+        to = re.search(r'name="to" value="([^"]*)"', http.get(there.headers["location"]).text)
+        assert to
+        given = {"key": key, "to": html.unescape(to[1]), forms.FIELD: http.cookies[forms.COOKIE]}
+        there = http.post("/signin", data=given)
+    assert there.headers["location"] == asked
+    assert http.get(asked).status_code == 200
 
 
 def test_a_person_sees_no_other_namespace(realm: Realm, http: httpx.Client) -> None:

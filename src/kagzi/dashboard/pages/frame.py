@@ -160,7 +160,8 @@ def _sign_in(request: Request) -> Response:
 
 def _back(request: Request) -> str:
     """Where to go on after signing in; a form is filled in again."""
-    return f"to={part(request.url.path)}" if request.method == "GET" else ""
+    query = f"?{request.url.query}" if request.url.query else ""
+    return f"to={part(request.url.path + query)}" if request.method == "GET" else ""
 
 
 async def _namespaces(visit: Visit) -> list[str]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from starlette.responses import RedirectResponse, Response
 
 from kagzi.dashboard.credentials import COOKIE
-from kagzi.dashboard.pages.visit import View, Visit
+from kagzi.dashboard.pages.visit import View, Visit, part
 from kagzi.dashboard.problems import Problem
 
 _WEEK = 7 * 86_400
@@ -24,7 +24,7 @@ async def sign_in(visit: Visit, fields: Mapping[str, str]) -> str | Response:
     """Keeps a key that the server takes."""
     key, to = fields.get("key", "").strip(), _local(fields.get("to", "/"))
     if not await visit.opens(key):
-        return "/signin?wrong=1"
+        return "/signin?wrong=1" + (f"&to={part(to)}" if to != "/" else "")
     answer = RedirectResponse(to, 303)
     secure = visit.request.url.scheme == "https"
     answer.set_cookie(COOKIE, key, max_age=_WEEK, httponly=True, samesite="strict", secure=secure)
