@@ -381,6 +381,31 @@ def test_a_filter_that_cannot_be_used_is_named(space: Space, path: str, said: st
     assert "Not used" not in page(space, "/runs", status="FAILED", since="1h", type="order")
 
 
+def test_a_number_that_none_of_ours_has_is_none(space: Space) -> None:
+    run_id = space.api("POST", "/runs", json={"workflow_type": "nobody"})["run_id"]
+    long = "9" * 5_000
+    for digits in ("2147483648", "-2147483649", "9" * 20, long, "--1", "²"):
+        assert "named by its number" in page(space, f"/runs/{run_id}/step", 400, id="double", attempt=digits)
+    space.api("POST", "/schedules", json={"schedule_id": "s", "workflow_type": "t", "timing": {"cron": "@daily"}})
+    assert "were started" not in page(space, "/schedules/s", started=long, existed="1")
+    assert "existed already" in page(space, "/schedules/s", started="1", existed="1", left=long)
+    page(space, "/runs", action="retry", changed=long, left="0")
+    page(space, "/runs", action="retry", changed="1", left=long)
+
+
+@pytest.mark.parametrize("text", ["NaN", "1e400", '"\\ud800"'])
+def test_a_value_that_cannot_be_sent_is_refused_by_a_page(space: Space, text: str) -> None:
+    run_id = space.api("POST", "/runs", json={"workflow_type": "nobody"})["run_id"]
+    for path, fields in (
+        ("/runs", {"workflow_type": "nobody", "input": text}),
+        (f"/runs/{run_id}/signal", {"name": "go", "payload": text}),
+    ):
+        answer = press(space, path, **fields)
+        assert (answer.status_code, answer.headers["content-type"]) == (400, "text/html; charset=utf-8"), answer.text
+        assert "JSON cannot carry" in answer.text
+    assert len(space.api("GET", "/runs")["runs"]) == 1
+
+
 def test_changes_come_as_events(space: Space) -> None:
     address = f"/runs?namespace={space.name}"
     with space.http.stream("GET", address, headers={"accept": "text/event-stream"}) as events:

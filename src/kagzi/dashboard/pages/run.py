@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kagzi.dashboard.drawings.timeline import timeline
-from kagzi.dashboard.pages.visit import View, Visit, part
+from kagzi.dashboard.pages.visit import View, Visit, number, part
 from kagzi.dashboard.problems import Problem
 
 ENDED = {"COMPLETED", "FAILED", "CANCELLED"}
@@ -22,6 +22,7 @@ DONE = {
 }
 _STEPS = 100
 _ATTEMPTS = 50
+_MOST_ATTEMPTS = 2**31 - 1
 _CHILDREN = 20
 # A longer history is listed by the names of its steps, of which a page reads its own alone.
 _LOOK_AT = 900
@@ -90,10 +91,7 @@ async def step(visit: Visit) -> View:
     """The page `/runs/{run_id}/step`: one attempt of a step, the latest unless it is said which, and the others."""
     run_id: str = visit.request.path_params["run_id"]
     step_id = visit.query.get("id", "")
-    number = visit.query.get("attempt", "")
-    if number and not number.removeprefix("-").isdecimal():
-        raise Problem("INVALID_ARGUMENT", "an attempt is named by its number, as 2", field="attempt")
-    asked = {"attempt_number": int(number)} if number else {}
+    asked = {"attempt_number": _attempt(text)} if (text := visit.query.get("attempt", "")) else {}
     told, others = await asyncio.gather(
         visit.ask("AdminService.GetStep", run_id=run_id, step_id=step_id, **asked),
         visit.ask(
@@ -117,6 +115,13 @@ async def step(visit: Visit) -> View:
             "next": others["next_page_token"],
         },
     )
+
+
+def _attempt(text: str) -> int:
+    found = number(text.removeprefix("-"))
+    if found is None or found > _MOST_ATTEMPTS:
+        raise Problem("INVALID_ARGUMENT", "an attempt is named by its number, as 2", field="attempt")
+    return -found if text.startswith("-") else found
 
 
 def _parked(waiting: Any) -> dict[str, Any] | None:

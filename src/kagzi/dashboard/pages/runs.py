@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from kagzi.dashboard import words
-from kagzi.dashboard.pages.visit import View, Visit
+from kagzi.dashboard.pages.visit import View, Visit, number
 from kagzi.sdk.errors import NotFound
 
 STATUSES = ("PENDING", "RUNNING", "SLEEPING", "COMPLETED", "FAILED", "CANCELLED")
@@ -45,11 +45,11 @@ def _done(query: Mapping[str, str]) -> str:
     said = {"retry": "started anew", "cancel": "asked to cancel", "terminate": "terminated"}.get(
         query.get("action", "")
     )
-    changed, left = query.get("changed", ""), query.get("left", "")
-    if said is None or not changed.isdecimal() or not left.isdecimal():
+    changed, left = number(query.get("changed", "")), number(query.get("left", ""))
+    if said is None or changed is None or left is None:
         return ""
-    rest = f" {int(left):,} stayed as they were: it does not apply to them." if int(left) else ""
-    return f"{int(changed):,} {'run was' if int(changed) == 1 else 'runs were'} {said}.{rest}"
+    rest = f" {left:,} stayed as they were: it does not apply to them." if left else ""
+    return f"{changed:,} {'run was' if changed == 1 else 'runs were'} {said}.{rest}"
 
 
 def _unused(wanted: dict[str, str]) -> list[str]:

@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import uuid_utils
 
 from kagzi.dashboard.pages.forms import value
-from kagzi.dashboard.pages.visit import View, Visit, part
+from kagzi.dashboard.pages.visit import View, Visit, number, part
 from kagzi.dashboard.problems import Problem
 from kagzi.sdk.errors import PreconditionFailed
 
@@ -166,11 +166,12 @@ async def delete(visit: Visit, _: Fields) -> str:
 def _filled(query: Mapping[str, str]) -> str:
     """What a backfill did, or would do. Numbers alone are taken from the address."""
     for name, said in (("slots", "slots lie there"), ("started", "runs were started")):
-        if query.get(name, "").isdecimal() and query.get("existed", "").isdecimal():
-            done = f"{int(query[name]):,} {said}; {int(query['existed']):,} existed already."
-            if not query.get("left", "").isdecimal():
+        count, existed, left = (number(query.get(each, "")) for each in (name, "existed", "left"))
+        if count is not None and existed is not None:
+            done = f"{count:,} {said}; {existed:,} existed already."
+            if left is None:
                 return done
-            rest = datetime.fromtimestamp(min(int(query["left"]), _LATEST), UTC)
+            rest = datetime.fromtimestamp(min(left, _LATEST), UTC)
             return f"{done} There are more: go on from {rest:%Y-%m-%d %H:%M:%S} UTC."
     return ""
 

@@ -15,11 +15,14 @@ from kagzi.dashboard.api import values
 from kagzi.dashboard.credentials import of_person
 from kagzi.dashboard.gateway import Gateway
 from kagzi.dashboard.pages import forms
+from kagzi.dashboard.problems import Problem
 from kagzi.protocol.v1.admin_pb2 import GetServerInfoRequest
 from kagzi.sdk.calls import named_by
 from kagzi.sdk.errors import Unauthorized
 
 DEFAULT = "default"
+# Moments in seconds have twelve.
+_DIGITS = 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +55,15 @@ class Visit:
         return self._credential or "", forms.token(self.request), self.path, self.request.url.query
 
     async def ask(self, rpc: str, **fields: Any) -> dict[str, Any]:
-        """Makes a call in this namespace and answers it as the API does."""
+        """Makes a call in this namespace and answers it as the API does. Problem when a value fits no call."""
         kind = gateway.method(rpc).input_type
         asked = values.new(kind)
         if "namespace" in kind.fields_by_name:
             fields.setdefault("namespace", self.namespace)
-        values.fill(asked, fields)
+        try:
+            values.fill(asked, fields)
+        except values.Misfit as misfit:
+            raise Problem("INVALID_ARGUMENT", f"{misfit.field}: {misfit}", field=misfit.field) from None
         return values.to_json(await self._server.call(rpc, asked, self._credential))
 
     async def opens(self, key: str) -> bool:
@@ -76,6 +82,11 @@ class Visit:
         if self.namespace != self.home:
             given.setdefault("namespace", self.namespace)
         return f"{path}?{urlencode(given, doseq=True)}" if given else path
+
+
+def number(text: str) -> int | None:
+    """The number that an address names, 0 or more; None for what is none, or longer than any of ours."""
+    return int(text) if text.isdecimal() and len(text) <= _DIGITS else None
 
 
 def part(name: str) -> str:
