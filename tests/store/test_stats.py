@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from asyncpg.connection import Connection
 
+from kagzi.server.coordinator import merge_every
 from kagzi.store import merges, stats
 from kagzi.store.stats import Tally
 from tests.store import given
@@ -134,3 +135,25 @@ async def test_counts_of_several_servers_become_one_row_and_say_the_same(connect
     assert (await rows())[stats.MINUTE] == 6 + 4
     [point] = await stats.points(connection, "merged", since=over, until=over + MINUTE, minutes=1)
     assert (point.started, point.duration.count, point.running) == (106, 3, 7)
+    # Of what stood at a moment the later count is shown, whoever is merged last.
+    for seconds, running, shown in ((0.5, 8, 7), (2, 9, 9)):
+        later = given.new_id()
+        await stats.put(connection, "merged", later, over, {"order": Tally()})
+        await connection.execute(
+            "update kagzi.stats set counted_at = minute + $2 * interval '1 s', running = $3 where server_id = $1"
+            " and workflow_type = ''",
+            later,
+            seconds,
+            running,
+        )
+        await merges.merge(connection, "merged", stats.MINUTE, stretches=300)
+        assert (await rows())[stats.MINUTE] == 6 + 4
+        [point] = await stats.points(connection, "merged", since=over, until=over + MINUTE, minutes=1)
+        assert (point.started, point.running) == (106, shown)
+
+
+@pytest.mark.parametrize("interval", [0.05, 5.0, 375.0, 3_600.0])
+def test_a_minute_is_merged_before_it_is_no_longer_looked_for(interval: float) -> None:
+    # A pass that comes just before it is time leaves it to the next.
+    longest = timedelta(seconds=merge_every(interval) + interval)
+    assert longest < (merges.STRETCHES - 1) * MINUTE - merges.SETTLED

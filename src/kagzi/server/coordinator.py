@@ -33,6 +33,8 @@ Announce = Callable[[str, Outcome], None]
 GRACE = timedelta(seconds=30)
 # Removing and merging are never urgent: one look every so many intervals, and removing at most this long at a time.
 _REMOVE_EVERY = 12
+# Merging looks back over some minutes only, and must come by before they are forgotten.
+_MERGE_WITHIN_SECS = 60.0
 _REMOVE_SECS = 1.0
 _REMOVE_PAUSE = 0.2
 _NEXT_BATCH = 0.02
@@ -144,7 +146,7 @@ class Coordinator(Loop):
             return None
         for namespace, span in await self._read(merges.scattered):
             await self._write(partial(merges.merge, namespace=namespace, span=span))
-        self._merges_from = time.monotonic() + self._interval * _REMOVE_EVERY
+        self._merges_from = time.monotonic() + merge_every(self._interval)
         return None
 
     async def _read(self, work: Callable[[Connection], Awaitable[T]]) -> T:
@@ -152,3 +154,8 @@ class Coordinator(Loop):
 
     async def _write(self, work: Callable[[Connection], Awaitable[T]]) -> T:
         return await self._database.transact(work, _PATIENCE)
+
+
+def merge_every(interval: float) -> float:
+    """Seconds after which the first pass merges again, where passes are so many apart."""
+    return min(interval * _REMOVE_EVERY, _MERGE_WITHIN_SECS)

@@ -20,17 +20,17 @@ TOGETHER = "00000000-0000-0000-0000-000000000000"
 # A server writes to a minute for some seconds after its end by its own clock, and clocks differ.
 SETTLED = timedelta(minutes=14)
 # How many minutes, and how many hours, are looked back over.
-_STRETCHES = 90
+STRETCHES = 90
 _MOST = 100
 
 
 async def scattered(connection: Connection) -> list[tuple[str, int]]:
     """Namespaces, at most a hundred, with something to merge: in rows of a minute, or of an hour."""
-    found = await _scattered.fetch(connection, stretches=_STRETCHES, settled=SETTLED, most=_MOST)
+    found = await _scattered.fetch(connection, stretches=STRETCHES, settled=SETTLED, most=_MOST)
     return [(row["namespace"], row["span"]) for row in found]
 
 
-async def merge(connection: Connection, namespace: str, span: int, stretches: int = _STRETCHES) -> int:
+async def merge(connection: Connection, namespace: str, span: int, stretches: int = STRETCHES) -> int:
     """Merges the rows of a minute, or of an hour, of one namespace; answers how many rows came of it."""
     return await _merge.execute(
         connection, namespace=namespace, span=span, stretches=stretches, settled=SETTLED, together=TOGETHER

@@ -76,7 +76,13 @@ set started = kept.started + excluded.started, completed = kept.completed + excl
               from unnest(kept.pickup, excluded.pickup) with ordinality as u(one, other, place)),
     duration = (select coalesce(array_agg(coalesce(u.one, 0) + coalesce(u.other, 0) order by u.place), '{}')
                 from unnest(kept.duration, excluded.duration) with ordinality as u(one, other, place)),
-    counted_at = coalesce(excluded.counted_at, kept.counted_at),
-    pending_due = coalesce(excluded.pending_due, kept.pending_due),
-    running = coalesce(excluded.running, kept.running), sleeping = coalesce(excluded.sleeping, kept.sleeping),
-    oldest_due_ms = coalesce(excluded.oldest_due_ms, kept.oldest_due_ms);
+    -- Of what stood at a moment the later count is kept, whichever comes first.
+    counted_at = greatest(excluded.counted_at, kept.counted_at),
+    pending_due = case when kept.counted_at > excluded.counted_at then kept.pending_due
+                       else coalesce(excluded.pending_due, kept.pending_due) end,
+    running = case when kept.counted_at > excluded.counted_at then kept.running
+                   else coalesce(excluded.running, kept.running) end,
+    sleeping = case when kept.counted_at > excluded.counted_at then kept.sleeping
+                    else coalesce(excluded.sleeping, kept.sleeping) end,
+    oldest_due_ms = case when kept.counted_at > excluded.counted_at then kept.oldest_due_ms
+                         else coalesce(excluded.oldest_due_ms, kept.oldest_due_ms) end;
