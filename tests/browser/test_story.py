@@ -37,6 +37,9 @@ def test_a_run_that_fails_is_read_and_retried(space: Space, page: Page) -> None:
         first = page.locator("#timeline details").first
         first.get_by_text("Attempt 1: ValueError").click()
         expect(first.locator("pre")).to_contain_text("Traceback (most recent call last)")
+        # The button came with the live page, and sends the name that came with the first: two clicks start one run.
+        once = page.evaluate("new FormData(document.getElementById('retrying')).get('once')")
+        assert once == page.locator('main > input[form="retrying"]').get_attribute("value")
         page.get_by_role("button", name="Retry").click()
         expect(page.get_by_text("A new run was started.")).to_be_visible()
         expect(page.locator("#lineage")).to_contain_text(run_id[-8:])

@@ -132,6 +132,42 @@ def test_what_is_chosen_in_the_list_is_done_with_each(space: Space) -> None:
     assert (too_many.status_code, "choose fewer" in too_many.text) == (413, True)
 
 
+def once(space: Space, path: str, form: str) -> str:
+    """The name that a form on a page carries for what it makes."""
+    shown = page(space, path)
+    assert f'id="{form}"' in shown
+    found = re.search(f'form="{form}" name="once" value="([^"]+)"', shown)
+    assert found
+    return found[1]
+
+
+def test_a_form_that_is_sent_twice_makes_one_run(space: Space) -> None:
+    with space.worker(*ALL):
+        failed = ended(space, "parsed", "one")
+    own = f"/runs/{failed}"
+    named = {"workflow_type": "parsed", "external_id": "order-7"}
+
+    def count() -> int:
+        return len(space.api("GET", "/runs")["runs"])
+
+    for shown, form, address, fields in (
+        (own, "retrying", f"{own}/retry", {}),
+        (own, "forking", f"{own}/fork", {"step": "parse"}),
+        ("/runs", "many", "/runs/chosen", {"action": "retry", f"run.{failed}": "on"}),
+        ("/runs", "starting", "/runs", named),
+    ):
+        before, name = count(), once(space, shown, form)
+        went = {press(space, address, once=name, **fields).headers["location"] for _ in range(2)}
+        assert (len(went), count()) == (1, before + 1), form
+
+
+def test_a_form_that_is_sent_again_with_something_else_makes_another_run(space: Space) -> None:
+    name = once(space, "/runs", "starting")
+    for fields in ({"once": name, "input": "1"}, {"once": name, "input": "2"}, {}, {}):
+        assert press(space, "/runs", workflow_type="parsed", **fields).status_code == 303
+    assert len(space.api("GET", "/runs")["runs"]) == 4
+
+
 def test_payloads_errors_and_names_stay_text(space: Space) -> None:
     with space.worker(*ALL):
         failed = ended(space, "parsed", GREEDY)

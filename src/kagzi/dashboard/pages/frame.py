@@ -188,6 +188,7 @@ def _templates() -> Environment:
     made.filters["size"] = len
     made.globals["asset"] = asset
     made.globals["took"] = words.took
+    made.globals["new_id"] = forms.new_id
     for name in ("parts", "drawn"):
         made.globals["ui" if name == "parts" else name] = made.get_template(f"{name}.html").module
     return made

@@ -7,9 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import uuid_utils
-
-from kagzi.dashboard.pages.forms import value
+from kagzi.dashboard.pages.forms import identity, value
 from kagzi.dashboard.pages.visit import Visit
 from kagzi.dashboard.problems import Problem
 
@@ -20,7 +18,7 @@ async def start(visit: Visit, fields: Fields) -> str:
     """Starts a run."""
     told = await visit.ask(
         "WorkflowService.StartWorkflow",
-        run_id=_new_id(),
+        run_id=identity(fields),
         workflow_type=fields.get("workflow_type", "").strip(),
         task_queue=fields.get("task_queue", "").strip(),
         external_id=fields.get("external_id", "").strip(),
@@ -42,9 +40,9 @@ async def terminate(visit: Visit, fields: Fields) -> str:
     return _back(visit, "terminate")
 
 
-async def retry(visit: Visit, _: Fields) -> str:
+async def retry(visit: Visit, fields: Fields) -> str:
     """Starts a run anew before the step that failed."""
-    told = await visit.ask("WorkflowService.RetryWorkflow", run_id=_run(visit), new_run_id=_new_id())
+    told = await visit.ask("WorkflowService.RetryWorkflow", run_id=_run(visit), new_run_id=identity(fields))
     return visit.link(f"/runs/{told['run_id']}", done="started")
 
 
@@ -59,7 +57,7 @@ async def fork(visit: Visit, fields: Fields) -> str:
         step_id=fields.get("step", ""),
         input=value(fields, "input"),
         outputs=outputs,
-        new_run_id=_new_id(),
+        new_run_id=identity(fields),
     )
     return visit.link(f"/runs/{told['run_id']}", done="started")
 
@@ -77,7 +75,7 @@ async def signal(visit: Visit, fields: Fields) -> str:
         run_id=_run(visit),
         name=fields.get("name", ""),
         payload=value(fields, "payload"),
-        signal_id=_new_id(),
+        signal_id=identity(fields),
     )
     return _back(visit, "signal")
 
@@ -105,7 +103,3 @@ def _run(visit: Visit) -> str:
 
 def _back(visit: Visit, done: str) -> str:
     return visit.link(f"/runs/{_run(visit)}", done=done)
-
-
-def _new_id() -> str:
-    return str(uuid_utils.uuid7())
