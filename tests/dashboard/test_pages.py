@@ -16,6 +16,7 @@ import pytest
 
 from tests.dashboard.place import Place, Space
 from tests.dashboard.workflows import ALL, GREEDY, inbox, long_paid, payouts
+from tests.database import Databases
 
 
 def until(look: Callable[[], Any]) -> Any:
@@ -130,6 +131,24 @@ def test_what_is_chosen_in_the_list_is_done_with_each(space: Space) -> None:
     assert "201 were not" in choose("retry", *(str(uuid.uuid4()) for _ in range(201)))
     too_many = press(space, "/runs/chosen", **{f"run.{number}": "on" for number in range(1_000)})
     assert (too_many.status_code, "choose fewer" in too_many.text) == (413, True)
+
+
+def test_runs_chosen_when_the_server_is_away_are_each_said_to_be_left(databases: Databases) -> None:
+    url = databases.create()
+    place = Place(url)
+    try:
+        space = place.space()
+        page(space, "/runs")
+        place.do(place.server.stop(1.0))
+        runs = [str(uuid.uuid4()) for _ in range(20)]
+        fields = {"form_token": space.http.cookies["kagzi_form"], "action": "cancel"}
+        shown = space.http.post("/runs/chosen", data=fields | {f"run.{run_id}": "on" for run_id in runs})
+        assert (shown.status_code, "20 were not" in shown.text) == (200, True)
+        assert all(run_id in shown.text for run_id in runs)
+        assert "it may have been done all the same" in shown.text
+    finally:
+        place.close()
+        databases.drop(url)
 
 
 def once(space: Space, path: str, form: str) -> str:
