@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from kagzi import Context, Handle, Retry, StepFailed, Worker, idempotency_key, step, workflow
@@ -233,6 +233,12 @@ async def _history(rig: Rig, handle: Handle[Any]) -> list[Any]:
     interruptions=st.lists(st.integers(1, 3), max_size=3),
     in_place=st.booleans(),
     residents=st.sampled_from([0, 1_000]),
+)
+@example(
+    node=["in turn", [("select", [("select", [("step", 0)])]), ("step", 0)]],
+    interruptions=[1],
+    in_place=False,
+    residents=0,
 )
 async def test_the_code_sees_the_same_live_and_in_replay(
     rig: Rig, worker: Worker, node: Node, interruptions: list[int], in_place: bool, residents: int

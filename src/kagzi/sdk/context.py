@@ -11,7 +11,7 @@ import logging
 import random as standard_random
 import uuid as standard_uuid
 from asyncio import _get_running_loop
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from datetime import UTC, datetime, timedelta
 from types import CodeType
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, ParamSpec, TypeVar, Unpack, overload
@@ -271,10 +271,13 @@ class Context:
         tasks = {which: asyncio.ensure_future(wait) for which, wait in entries}
         try:
             done, _ = await asyncio.wait(tasks.values(), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in tasks.values():
-                task.cancel()
-            await asyncio.gather(*tasks.values(), return_exceptions=True)
+        except Dropped:
+            # The run leaves this worker, which the waits hear by themselves.
+            raise
+        except BaseException:
+            await _end(tasks.values())
+            raise
+        await _end(tasks.values())
         which = next(which for which, task in tasks.items() if task in done)
         return Selected(which, tasks[which].result())
 
@@ -357,3 +360,9 @@ def _compare_input(run: Execution, request: Request, given: int) -> None:
     if record.status == STEP_FAILED and not record.completed_seq:
         return
     run.readings.input_changed(request)
+
+
+async def _end(tasks: Collection[asyncio.Future[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

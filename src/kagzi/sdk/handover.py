@@ -184,7 +184,8 @@ class Handover:
         if not run.agenda.held:
             return
         now_us = run.waits.now_us()
-        for pending in list(run.agenda.held.values()):
+        # Of times that have come together, the earlier first: a run may wake up late.
+        for pending in sorted(run.agenda.held.values(), key=_due_us):
             completion = run.waits.met(pending, now_us)
             if completion is not None:
                 self.add(completion)
@@ -196,3 +197,7 @@ class Handover:
                 pending.due_us = None
                 pending.next_attempt()
                 run.agenda.set(pending, State.WAITING)
+
+
+def _due_us(pending: Pending) -> int:
+    return pending.due_us or 0
