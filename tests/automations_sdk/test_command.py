@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ import kagzi.testing
 from kagzi import Automation, MutateContext, PrepareContext, Prepared, SyncClient, mutation
 from kagzi.cli import app
 from kagzi.errors import ConfigError, NotFound, PreconditionFailed
+from kagzi.server.clearance import Clearance
 from kagzi.testing import Environment
 from tests.automations_sdk.declared import inbox
 
@@ -83,6 +86,25 @@ async def test_an_automation_is_looked_at_from_every_side(kagzi_: Kagzi) -> None
     assert all(word in inputs.stdout for word in ("gmail/email/1", "Email from Ann", "DONE"))
     lineage = await kagzi_("input", "inbox", "gmail", "email", "1")
     assert all(word in lineage.stdout for word in ("append_row", "APPLIED", "COMPLETED", "row.created"))
+
+
+async def test_what_retention_has_removed_is_neither_shown_nor_counted(kagzi_: Kagzi, env: Environment) -> None:
+    assert (await kagzi_("pause", "inbox")).exit_code == 0
+    assert (
+        await kagzi_("publish", "inbox", "email.received", "--id", "9", "--payload", '{"from": "Bob"}')
+    ).exit_code == 0
+    # On a clock that goes on by itself everything is older than that by now.
+    assert await Clearance(env._server.database, timedelta(milliseconds=1), 100).clear(math.inf)
+    events = await answer(kagzi_("events", "inbox", "--json"))
+    assert [(event["topic"], event["id"]) for event in events] == [("email.received", "9")]
+    assert (await answer(kagzi_("show", "inbox", "--json")))["pending"] == 1
+    assert (await answer(kagzi_("inputs", "inbox", "--json"))) == []
+    gone = await kagzi_("input", "inbox", "gmail", "email", "1")
+    assert (gone.exit_code, "retention may have removed it" in gone.stderr) == (1, True), gone.stderr
+    assert (await kagzi_("resume", "inbox")).exit_code == 0
+    await env.settle()
+    shown = await answer(kagzi_("show", "inbox", "--json"))
+    assert (shown["status"], shown["pending"]) == ("ACTIVE", 0)
 
 
 async def test_an_automation_is_acted_on(kagzi_: Kagzi, env: Environment) -> None:

@@ -320,6 +320,7 @@ def test_a_worker_is_shown_and_drained(shop: Shop) -> None:
         (("namespaces", "create", "x" * 256), "name", 2),
         (("namespaces", "create", "x", "--keep", "all=7d"), "completed, failed, cancelled, events", 2),
         (("namespaces", "create", "x", "--keep", "failed=never"), "never", 2),
+        (("namespaces", "create", "x", "--keep", "events=-1d"), "-1d", 2),
         (("namespaces", "update", "default"), "nothing to change", 2),
         (("namespaces", "show", "nowhere"), "nowhere", 1),
         (("stats", "--since", "soon"), "soon", 2),

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import html
 import json
+import math
 import re
 import time
 import uuid
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import asyncpg
 import httpx
 import pytest
 
+from kagzi.server.clearance import Clearance
+from kagzi.store.database import Database
 from tests.dashboard.place import Place, Space
 from tests.dashboard.workflows import ALL, GREEDY, inbox, long_paid, payouts
 from tests.database import Databases
@@ -377,6 +381,26 @@ def test_an_automation_is_shown_with_its_graph_and_what_came_in(space: Space) ->
         assert "paused" in page(space, "/automations")
         press(space, "/automations/inbox/resume")
         assert press(space, "/automations/inbox/run-now").status_code in {303, 409}
+
+
+def test_pages_show_what_retention_has_left(space: Space, place: Place) -> None:
+    async def clear() -> None:
+        database = await Database(place.database_url).open()
+        connection = await asyncpg.connect(place.database_url)
+        await connection.execute("update kagzi.namespaces set retention_events_ms = 1 where namespace = $1", space.name)
+        await Clearance(database, timedelta(0), 100).clear(math.inf)
+        await connection.close()
+        await database.close()
+
+    with space.worker(automations=[inbox()]):
+        until(lambda: "done" in page(space, "/automations/inbox"))
+        run = next(one for one in space.api("GET", "/runs")["runs"] if one["workflow_type"] == "inbox.File")
+    place.do(clear())
+    assert "l-1" not in page(space, "/automations/inbox/events")
+    assert "l-1" not in page(space, "/automations/inbox")
+    page(space, "/automations/inbox/input", 404, source="post", type="letter", id="l-1")
+    # The run is kept by its own time, and still tells what it took.
+    assert "File" in page(space, f"/runs/{run['run_id']}")
 
 
 def test_a_blocked_automation_is_resolved(space: Space) -> None:

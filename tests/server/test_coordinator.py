@@ -355,6 +355,29 @@ async def test_workers_long_gone_and_old_counts_are_forgotten(
     assert len(await left(connection, "stats", "minute")) == 2
 
 
+async def test_events_are_removed_as_the_server_is_set(
+    database: Database, database_url: str, connection: Connection
+) -> None:
+    await connection.execute(
+        "insert into kagzi.automations (namespace, name, definition_hash, task_queue, deployments)"
+        " values ('default', 'inbox', '1', 'default', '{}');"
+        "insert into kagzi.events (namespace, automation, topic, event_id, created_at, updated_at)"
+        " select 'default', 'inbox', 'mail', 'd' || days, kagzi.now() - days * interval '1 day',"
+        "        kagzi.now() - days * interval '1 day' from unnest(array[1, 8, 29, 31]) as days"
+    )
+    await Server(database, database_url, retention_events_secs=0).coordinator._pass()
+    assert len(await left(connection, "events", "event_id")) == 4
+    await Server(database, database_url).coordinator._pass()
+    assert await left(connection, "events", "event_id") == {"d1", "d8", "d29"}
+    server = Server(database, database_url, retention_events_secs=7 * 86_400)
+    assert await server.coordinator.clear_events() is None
+    assert await left(connection, "events", "event_id") == {"d1"}
+    # Nothing is urgent: the next look comes a while later.
+    await connection.execute("update kagzi.namespaces set retention_events_ms = 1")
+    await server.coordinator.clear_events()
+    assert await left(connection, "events", "event_id") == {"d1"}
+
+
 async def test_the_loop_wakes_at_the_next_deadline_and_not_only_at_its_interval(
     database: Database, database_url: str, connection: Connection
 ) -> None:

@@ -90,6 +90,16 @@ async def test_namespaces_come_by_name_in_pages(stub: Any) -> None:
             pb.CreateNamespaceRequest(name="a", retention=pb.Retention(failed_ms=-1)),
             "retention.failed_ms",
         ),
+        (
+            "UpdateNamespace",
+            pb.UpdateNamespaceRequest(name="default", retention=pb.Retention(events_ms=-1)),
+            "retention.events_ms",
+        ),
+        (
+            "UpdateNamespace",
+            pb.UpdateNamespaceRequest(name="default", retention=pb.Retention(events_ms=2**62)),
+            "retention.events_ms",
+        ),
         ("ListNamespaces", pb.ListNamespacesRequest(page_size=101), "page_size"),
     ],
 )

@@ -96,6 +96,8 @@ def test_the_heartbeat_follows_a_short_lease_when_nobody_sets_it(monkeypatch: py
         ("KAGZI_SERVER_HOST", "0.0.0.0"),  # noqa: S104 - refused
         ("KAGZI_HTTP_HOST", "example.org"),
         ("KAGZI_RETENTION_RUNS_SECS", "-1"),
+        ("KAGZI_RETENTION_EVENTS_SECS", "-1"),
+        ("KAGZI_RETENTION_EVENTS_SECS", "forever"),
     ],
 )
 def test_a_bad_variable_is_refused_by_its_name_and_never_shown(

@@ -14,6 +14,7 @@ from typing import TypeVar
 import structlog
 from asyncpg.connection import Connection
 
+from kagzi.server.clearance import Clearance
 from kagzi.server.lifecycle import Loop, Wakeup
 from kagzi.server.notifier import Notifier
 from kagzi.server.settings import Settings
@@ -57,10 +58,12 @@ class Coordinator(Loop):
         self._keep_runs = timedelta(seconds=settings.retention_runs_secs)
         self._keep_workers = timedelta(seconds=settings.retention_workers_secs)
         self._keep_stats = timedelta(seconds=settings.retention_stats_secs)
+        self._clearance = Clearance(database, timedelta(seconds=settings.retention_events_secs), self._batch)
         # After a time without server or database every worker looks silent until it could be heard again.
         self._hearing = settings.heartbeat_secs + settings.lease_secs / 6
         self._began = time.monotonic()
         self._removes_from = 0.0
+        self._clears_from = 0.0
         self._merges_from = 0.0
         self._wakeup = Wakeup()
         notifier.subscribe(Kind.CLOCK, lambda _key: self._wakeup.set())
@@ -81,7 +84,7 @@ class Coordinator(Loop):
     async def _pass(self) -> float:
         """Does every duty once; answers how long to wait."""
         pause = self._interval
-        for duty in (self.silence_workers, self.expire_runs, self.remove_old, self.merge_stats):
+        for duty in (self.silence_workers, self.expire_runs, self.remove_old, self.clear_events, self.merge_stats):
             pause = min(pause, await self._do(duty))
         return max(pause, 0.01)
 
@@ -138,6 +141,15 @@ class Coordinator(Loop):
             forget = partial(upkeep.forget_stats, namespace=namespace, keep=self._keep_stats)
             await self._write(partial(forget, batch=self._batch))
         self._removes_from = time.monotonic() + self._interval * _REMOVE_EVERY
+        return None
+
+    async def clear_events(self) -> float | None:
+        """Deletes events and inputs that nobody needs any more; answers when to go on if there may be more."""
+        if time.monotonic() < self._clears_from:
+            return None
+        if not await self._clearance.clear(time.monotonic() + _REMOVE_SECS):
+            return _REMOVE_PAUSE
+        self._clears_from = time.monotonic() + self._interval * _REMOVE_EVERY
         return None
 
     async def merge_stats(self) -> float | None:

@@ -99,6 +99,8 @@ class Settings(BaseSettings):
 
     # How long ended runs are kept where their namespace says nothing; 0: for ever.
     retention_runs_secs: float = Field(default=30 * _DAY, ge=0, le=3_660 * _DAY)
+    # The same for events, counted from when the last consumer was done with them or they were last published.
+    retention_events_secs: float = Field(default=30 * _DAY, ge=0, le=3_660 * _DAY)
     retention_workers_secs: float = Field(default=_DAY, ge=60, le=3_660 * _DAY)
     retention_stats_secs: float = Field(default=14 * _DAY, ge=3_600, le=3_660 * _DAY)
     limit_history_steps: int = Field(default=20_000, ge=1, le=20_000)

@@ -1,7 +1,7 @@
 """What the coordinator does to rows: silent workers, deadlines, and the removal of what was kept long
 enough. Each duty first reads across namespaces without a lock, then writes one namespace at a time,
 checking again under the lock, so that any number of servers may do it at once. It never removes a run that
-lives, whose parent does, or from which an automation has yet to go on.
+lives, whose parent does, from which an automation has yet to go on, or whose mutation's outcome is unknown.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ async def outlived(connection: Connection, keep: timedelta) -> list[Outlived]:
 
 
 async def remove(connection: Connection, what: Outlived, batch: int) -> int:
-    """Deletes at most `batch` of these runs with their payloads, steps and signals; answers how many."""
+    """Deletes at most `batch` of these runs with all of theirs and the mutations they hold; answers how many."""
     found = await _remove.fetch(
         connection, namespace=what.namespace, status=what.status, keep_ms=what.keep_ms, batch=batch
     )

@@ -69,9 +69,9 @@ where kept.ms > 0
 order by n.namespace, kept.status;
 
 -- name: remove
--- Deletes runs of one ended status that are older than :keep_ms, with everything of theirs; the oldest
--- first, spared while their parent lives, or an automation has yet to go on from them. Locks them in key order, and skips what somebody looks at under a
--- lock.
+-- Deletes runs of one ended status that are older than :keep_ms, with everything of theirs; the oldest first, spared
+-- while their parent lives, an automation has yet to go on from them, or nobody knows what became of the mutation they
+-- hold: its answer settles them. Locks them in key order, and skips what somebody looks at under a lock.
 with old as materialized (
     select r.run_id
     from kagzi.workflow_runs r
@@ -86,6 +86,8 @@ with old as materialized (
                             and p.status in ('PENDING', 'RUNNING', 'SLEEPING'))
           and not exists (select 1 from kagzi.automations a
                           where a.namespace = :namespace and a.name = e.automation and a.continues_run_id = e.run_id)
+          and not exists (select 1 from kagzi.mutations m
+                          where m.namespace = :namespace and m.holder_id = e.run_id and m.finished_at is null)
         order by e.finished_at
         limit :batch)
     order by r.run_id
@@ -96,6 +98,8 @@ with old as materialized (
     delete from kagzi.signals s using old where s.namespace = :namespace and s.run_id = old.run_id
 ), paid as (
     delete from kagzi.workflow_payloads p using old where p.namespace = :namespace and p.run_id = old.run_id
+), done as (
+    delete from kagzi.mutations m using old where m.namespace = :namespace and m.holder_id = old.run_id
 )
 delete from kagzi.workflow_runs r
 using old

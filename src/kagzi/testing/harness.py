@@ -207,6 +207,7 @@ _SETTINGS = Settings.model_construct(
     worker_heartbeat_interval_secs=10.0,
     # What ended a month ago, in skipped time, is still there to be looked at.
     retention_runs_secs=0.0,
+    retention_events_secs=0.0,
 )
 
 

@@ -67,7 +67,9 @@ class Retention(_message.Message):
     cancelled_ms: _builtins.int
     """CANCELLED runs, counted from their end."""
     events_ms: _builtins.int
-    """Events with no delivery pending or reserved, counted from the end of the last one."""
+    """Events with no delivery pending or reserved, counted from the end of the last one, or from their last publication
+    if that was later. Until then publishing one again revives nothing.
+    """
     def __init__(
         self,
         *,
