@@ -1,5 +1,6 @@
 """What every test may ask for: a fresh database with the current schema, or a private server to crash."""
 
+import logging
 import re
 import subprocess
 from collections.abc import Iterator
@@ -27,7 +28,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _logs_as_found() -> Iterator[None]:
     """What a test does to the logs is not the next one's."""
     told = structlog.is_configured()
+    root = logging.getLogger()
+    level = root.level
     yield
+    root.setLevel(level)
     if not told:
         structlog.reset_defaults()
 
