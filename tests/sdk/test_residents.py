@@ -417,3 +417,27 @@ async def test_whatever_the_cleanup_of_a_closed_run_does_its_worker_goes_on(
         assert await handle.result(timeout=LONG) == "on"
         assert await rig.records(closed) == {"go": "RUNNING"}
     assert [record.message for record in caplog.records if "defect" in record.message] == []
+
+
+@workflow
+async def two_times(ctx: Context) -> list[str]:
+    """The longer of two waits begins first."""
+    order: list[str] = []
+
+    async def noted(name: str, length: str) -> None:
+        await ctx.sleep(name, length)
+        order.append(name)
+
+    await asyncio.gather(noted("long", "400ms"), noted("short", "300ms"))
+    return order
+
+
+async def test_waits_that_are_over_when_a_run_wakes_late_end_in_the_order_of_their_times(rig: Rig) -> None:
+    async with rig.working(two_times, in_place=False):
+        handle = await rig.client.start(two_times)
+        begun = "select 1 from kagzi.step_runs where run_id = $1 and wake_at is not null having count(*) = 2"
+        await rig.until(begun, handle.run_id)
+    over = "select 1 from kagzi.step_runs where run_id = $1 having max(wake_at) < kagzi.now()"
+    await rig.until(over, handle.run_id)
+    async with rig.working(two_times):
+        assert await handle.result(timeout=LONG) == ["short", "long"]
