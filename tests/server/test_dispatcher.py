@@ -122,7 +122,7 @@ async def test_a_timer_that_nobody_announced_is_found_by_looking(world: World) -
 async def test_a_queue_that_nobody_serves_is_forgotten_and_made_anew(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kagzi.server.dispatcher._FORGOTTEN_AFTER", 0.02)
+    monkeypatch.setattr("kagzi.server.queues._FORGOTTEN_AFTER", 0.02)
     async with dispatching(world.database, interval=0.05) as (dispatcher, _):
         for turn in range(2):
             place = Place(1)
@@ -135,7 +135,7 @@ async def test_a_queue_that_nobody_serves_is_forgotten_and_made_anew(
 
 
 async def test_a_queue_that_is_served_is_not_forgotten(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kagzi.server.dispatcher._FORGOTTEN_AFTER", 0.0)
+    monkeypatch.setattr("kagzi.server.queues._FORGOTTEN_AFTER", 0.0)
     place = Place(2)
     async with dispatching(world.database, interval=0.01) as (dispatcher, batcher):
         dispatcher.join(place)
