@@ -116,7 +116,7 @@ async def test_row_02_a_server_killed_on_either_side_of_a_commit_duplicates_and_
 async def test_row_12_a_run_that_takes_its_workers_down_is_set_aside_and_others_do_not_suffer(
     database_url: str, tmp_path: Path
 ) -> None:
-    lease = 2.0
+    lease = 1.0
     with (
         Station(database_url, tmp_path / "server", worker_visibility_timeout_secs=lease) as server,
         Crew(server.address, tmp_path) as crew,

@@ -20,8 +20,8 @@ from kagzi import Client
 from tests.conformance.contract import eventually
 from tests.conformance.servers import ServerProcess
 
-SECONDS = int(os.environ.get("SCHEDULES_SECS", "12"))
-KILL_EVERY = 7.0 if SECONDS >= 60 else 3.0
+SECONDS = int(os.environ.get("SCHEDULES_SECS", "8"))
+KILL_EVERY = 7.0 if SECONDS >= 60 else 2.5
 SCHEDULES = 100
 SEED = int(os.environ.get("SURVIVAL_SEED", "20260601"))
 

@@ -24,10 +24,10 @@ from tests.survival.station import Station
 SEED = int(os.environ.get("SURVIVAL_SEED", "20240607"))
 WORKERS = 2
 LANES = 6
-SHORT = 5
+SHORT = 3
 # Longer than the lease, so that what is held has to be found again.
-LONG = 10.0
-LEASE = {"worker_visibility_timeout_secs": 9}
+LONG = 7.0
+LEASE = {"worker_visibility_timeout_secs": 6}
 
 
 async def survive(
