@@ -1,10 +1,12 @@
 """What an automation runs next: one run at a time, a continuation before consumers, consumers by their oldest event,
-producers by their times; chosen by one statement in the transaction that frees the automation.
+producers by their times, and who was passed over for a minute first; chosen by one statement in the transaction that
+frees the automation.
 """
 
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 
 import pytest
 
@@ -126,6 +128,52 @@ async def test_producers_come_after_consumers_and_by_their_times(stage: Stage) -
         ids = [one.event_id for one in (await stage.peek(held)).events] if held.task.handler == "add" else []
         await (stage.consume(held, *ids) if held.task.handler == "add" else stage.commit(held))
     assert order == ["add", "add", "second", "first"]
+
+
+async def _busy(stage: Stage, seconds: float) -> str:
+    """A run of whoever is next, with more to take for `add` at its end; gives its handler."""
+    await stage.move(seconds=seconds)
+    await stage.publish(event(new_id()))
+    held = await stage.claim()
+    if held.task.kind == HANDLER_PRODUCER:
+        await stage.commit(held)
+    else:
+        topic = "mail" if held.task.handler == "add" else "other"
+        ids = [one.event_id for one in (await stage.peek(held, topic)).events if one.event_id != "never taken"]
+        await stage.consume(held, *ids[:1], topic=topic)
+    return held.task.handler
+
+
+async def test_a_consumer_that_is_always_busy_lets_others_wait_for_a_minute_and_not_for_ever(stage: Stage) -> None:
+    await stage.deploy(
+        producer("poll", "1000", publishes=["mail", "other"]),
+        producer("hourly", "3600000", publishes=["mail"]),
+        consumer(),
+        consumer("tell", ["other"]),
+    )
+    await _settled(stage)
+    # With it `add` has the oldest event at any time.
+    await stage.publish(event("never taken"))
+    await stage.publish(event("o1", "other"))
+    first = [await _busy(stage, seconds) for seconds in range(5, 55, 5)]
+    assert set(first) == {"add"}
+    later = [await _busy(stage, seconds) for seconds in range(70, 300, 5)]
+    assert {"poll", "tell"} < set(later)
+    passed_over = [number for number, handler in enumerate(later) if handler == "poll"]
+    assert all(b - a >= 12 for a, b in pairwise(passed_over)), "nor does a producer with many slots keep consumers away"
+    assert later.count("add") > 2 * later.count("poll") + later.count("tell")
+    assert "hourly" not in first + later, "nobody comes before being due"
+
+
+async def test_producers_that_were_asked_for_are_not_passed_over_for_ever(stage: Stage) -> None:
+    await stage.deploy(producer("a", "3600000"), producer("b", "3600000"), consumer())
+    await _settled(stage)
+    await stage.run_now()
+    assert [await _busy(stage, seconds) for seconds in (1, 2, 3)] == ["a", "add", "add"]
+    # At the end of the first of these the minute was over.
+    assert [await _busy(stage, seconds) for seconds in (70, 75, 80)] == ["add", "b", "add"]
+    runs_in = (await stage.handler("b"))["runs_in"]
+    assert 3_000 < runs_in < 3_600, "its own times are as they were"
 
 
 async def test_choosing_is_one_statement_however_many_handlers_and_topics_there_are(stage: Stage) -> None:

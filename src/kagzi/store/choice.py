@@ -43,6 +43,10 @@ KIND = {name.removeprefix("HANDLER_"): value for name, value in HandlerKind.item
 TRIGGER = {name.removeprefix("TRIGGER_").lower(): value for name, value in HandlerTrigger.items() if value}
 PHASE = {name.removeprefix("PHASE_"): value for name, value in HandlerPhase.items() if value}
 
+# How long a handler that may run is passed over by others of its automation, as by a consumer that always has more to
+# take. Long enough that topics mostly drain before producers fill them.
+PATIENCE = timedelta(minutes=1)
+
 _NO_SLOTS: Mapping[str, Slot] = {}
 
 
@@ -64,6 +68,7 @@ async def begin(
         connection,
         namespace=namespace,
         names=list(names),
+        patience=PATIENCE,
         most_topics=peeks.GLANCED_TOPICS,
         most_events=peeks.GLANCE,
         room=peeks.GLANCE_ROOM,

@@ -1,8 +1,8 @@
 -- name: choose
--- What these automations run next: a continuation, else the consumer with the oldest pending event, else the producer
--- that is due for longest; nothing while one is paused, blocked or has a run. One statement, however many handlers and
--- topics there are. A consumer comes with a row for each of its first pending events, as peeks.sql finds them, or for a
--- topic without any. The caller holds the automations, locked by a statement before this one.
+-- What these automations run next: a continuation, else who was passed over for longer than `patience`, else the consumer
+-- with the oldest pending event, else the producer that is due for longest; nothing while one is paused, blocked or has a
+-- run. One statement, however many handlers and topics there are. A consumer comes with a row for each of its first pending
+-- events, as peeks.sql finds them, or for a topic without any. The caller holds the automations, locked before this.
 with idle as materialized (
     select a.name, a.task_queue, a.definition_hash, a.continues_run_id
     from kagzi.automations a
@@ -21,22 +21,29 @@ with idle as materialized (
                 when h.kind = 'CONSUMER' then 'wake'
                 else coalesce(h.cause, 'schedule') end as trigger,
            h.kind, h.subscribes, i.task_queue, i.definition_hash, h.state, h.state_encoding, h.next_run_at,
-           (select min(f.arrival)
-            from unnest(h.subscribes) as s(topic)
-            cross join lateral (
-                select d.arrival
-                from kagzi.deliveries d
-                where d.namespace = :namespace and d.automation = h.automation and d.consumer = h.name
-                  and d.topic = s.topic and d.status = 'PENDING'
-                order by d.arrival
-                limit 1) as f) as oldest
+           p.oldest,
+           -- When its turn would have come, were it alone: what takes turn after turn is not passed over.
+           greatest(h.last_run_at,
+                    case when h.kind = 'PRODUCER' then h.next_run_at
+                         else least(p.published_at, case when h.wake_at <= kagzi.now() then h.wake_at end) end,
+                    h.created_at) as since
     from idle i
     cross join lateral (
         select h.automation, h.name, h.kind, h.subscribes, h.queued, h.dirty, h.cause, h.wake_at, h.next_run_at,
-               h.not_before, h.state, h.state_encoding
+               h.last_run_at, h.created_at, h.not_before, h.state, h.state_encoding
         from kagzi.handlers h
         where h.namespace = :namespace and h.automation = i.name and h.removed_at is null
         offset 0) as h
+    cross join lateral (
+        select min(f.arrival) as oldest, min(f.published_at) as published_at
+        from unnest(h.subscribes) as s(topic)
+        cross join lateral (
+            select d.arrival, d.published_at
+            from kagzi.deliveries d
+            where d.namespace = :namespace and d.automation = h.automation and d.consumer = h.name
+              and d.topic = s.topic and d.status = 'PENDING'
+            order by d.arrival
+            limit 1) as f) as p
     where (h.not_before is null or h.not_before <= kagzi.now())
       and case when i.continues_run_id is not null
                then h.name = (select r.handler from kagzi.workflow_runs r
@@ -47,7 +54,8 @@ with idle as materialized (
     select distinct on (ready.automation) ready.automation, ready.handler, ready.continues_run_id, ready.trigger,
            ready.kind, ready.subscribes, ready.task_queue, ready.definition_hash, ready.state, ready.state_encoding
     from ready
-    order by ready.automation, ready.kind, ready.oldest, ready.next_run_at, ready.handler
+    order by ready.automation, case when ready.since < kagzi.now() - :patience::interval then ready.since end,
+             ready.kind, ready.oldest, ready.next_run_at, ready.handler
 )
 select c.automation, c.handler, c.continues_run_id, c.trigger, c.kind, c.task_queue, c.definition_hash, c.state,
        c.state_encoding, t.topic, p.event_id, p.attempts, p.arrival, p.created_at,

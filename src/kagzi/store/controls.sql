@@ -11,7 +11,8 @@ set paused_at = null
 where a.namespace = :namespace and a.name = :name and a.paused_at is not null;
 
 -- name: queue
--- Queues all producers. The caller holds the automation.
+-- Queues all producers; they are due from now on, if they were not before, and so are not passed over for ever. The caller
+-- holds the automation.
 with asked as (
     update kagzi.automations a
     set last_request = :request_id::uuid
@@ -19,7 +20,7 @@ with asked as (
     returning a.name
 )
 update kagzi.handlers h
-set queued = true, cause = 'manual'
+set queued = true, cause = 'manual', next_run_at = least(h.next_run_at, kagzi.now())
 from asked
 where h.namespace = :namespace and h.automation = asked.name and h.kind = 'PRODUCER' and h.removed_at is null
 returning h.name;
