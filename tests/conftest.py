@@ -17,7 +17,11 @@ _RANDOM = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[47][0-9a-f]{3}-[89ab][0-9a-f]{3}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The processes that share the tests out among them know each by its name."""
+    """The processes that share the tests out among them know each by its name, and take the files in this order: what
+    is long comes first, so that none is left alone with it at the end.
+    """
+    long = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in long)
     for item in items:
         if _RANDOM.search(item.nodeid):
             message = f"{item.nodeid} has another name in every process: give its parameters ids=..."
@@ -29,9 +33,11 @@ def _logs_as_found() -> Iterator[None]:
     """What a test does to the logs is not the next one's."""
     told = structlog.is_configured()
     root = logging.getLogger()
-    level = root.level
+    level, handlers = root.level, root.handlers[:]
     yield
     root.setLevel(level)
+    # A command that ran inside writes to what stood for its stderr, which is closed by now.
+    root.handlers[:] = handlers
     if not told:
         structlog.reset_defaults()
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import grpc
@@ -34,7 +34,7 @@ class Relay(grpc.GenericRpcHandler):
             _fail(context, error)
 
     def _stream(self, method: str, sent: Any, context: Any) -> Iterator[Any]:
-        call: Any = self._channel.stream_stream(method)(sent, metadata=_metadata(context))
+        call: Any = self._channel.stream_stream(method)(_asked(sent), metadata=_metadata(context))
         context.add_callback(call.cancel)
         try:
             yield from call
@@ -57,6 +57,14 @@ def relayed(target: str) -> Iterator[Relay]:
     finally:
         server.stop(None).wait()
         relay.close()
+
+
+def _asked(sent: Iterator[Any]) -> Iterator[Any]:
+    """What is asked until whoever asks goes. That is no error: gRPC would log one, and what is logged late stands among
+    the words of the next command.
+    """
+    with suppress(grpc.RpcError):
+        yield from sent
 
 
 def _metadata(context: Any) -> list[tuple[str, Any]]:
