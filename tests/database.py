@@ -35,7 +35,7 @@ _MEMORY = "/dev/shm"  # noqa: S108  (mkdtemp makes a private directory there)
 class Databases:
     """Fresh databases on one server. Any thread may ask for them, also one whose event loop is running."""
 
-    def __init__(self, url: str, memory: Path | None = None) -> None:
+    def __init__(self, url: str) -> None:
         self._url = url
         self._prefix = f"kagzi_test_{secrets.token_hex(4)}"
         self._template = f"{self._prefix}_template"
@@ -44,7 +44,7 @@ class Databases:
         self._thread = threading.Thread(target=self._loop.run_forever, name="test-databases", daemon=True)
         self._thread.start()
         self._admin: asyncpg.Connection[asyncpg.Record] = self._wait(asyncpg.connect(url))
-        self._wait(self._make_template(memory))
+        self._wait(self._make_template())
 
     def create(self) -> str:
         """The URL of a new database with the current schema."""
@@ -64,11 +64,8 @@ class Databases:
         self._thread.join()
         self._loop.close()
 
-    async def _make_template(self, memory: Path | None) -> None:
-        if memory:
-            await self._admin.execute(f"CREATE TABLESPACE memory LOCATION '{memory}'")
-        place = "TABLESPACE memory" if memory else ""
-        await self._admin.execute(f"CREATE DATABASE {self._template} {place}")
+    async def _make_template(self) -> None:
+        await self._admin.execute(f"CREATE DATABASE {self._template}")
         if find_spec("kagzi.store.migrate"):
             await importlib.import_module("kagzi.store.migrate").apply(self._url_of(self._template))
 
@@ -81,19 +78,13 @@ class Databases:
 
 @contextlib.contextmanager
 def serve() -> Iterator[Databases]:
-    """A server for the whole run: the one KAGZI_TEST_DB_URL names, or our own below KAGZI_TEST_DATA_DIR."""
+    """A server for the whole run: the one KAGZI_TEST_DB_URL names, or one of our own."""
     with contextlib.ExitStack() as stack:
-        url, memory = os.environ.get("KAGZI_TEST_DB_URL"), None
+        url = os.environ.get("KAGZI_TEST_DB_URL")
         if not url:
-            directory = stack.enter_context(temporary(os.environ.get("KAGZI_TEST_DATA_DIR")))
-            # The log, and with it every commit, stays on disk; the files of the databases need not.
-            memory = stack.enter_context(temporary(_MEMORY)) if room() == _MEMORY else None
-            server = stack.enter_context(Embedded(directory, version=version(), settings=BOUNDS))
-            if memory:
-                owner = server.directory.joinpath("cluster").stat()
-                os.chown(memory, owner.st_uid, owner.st_gid)
-            url = server.url
-        yield stack.enter_context(contextlib.closing(Databases(url, memory)))
+            directory = stack.enter_context(temporary(room()))
+            url = stack.enter_context(Embedded(directory, version=version(), settings=BOUNDS)).url
+        yield stack.enter_context(contextlib.closing(Databases(url)))
 
 
 def version() -> Version:
@@ -117,8 +108,9 @@ def room() -> str | None:
     """Where tests make servers and databases: in KAGZI_TEST_DATA_DIR, or in memory if there is plenty.
 
     A database is 300 files, a server 1,300. Ext4 looks at every recently deleted inode when it makes a new
-    one, so that a database took 50 ms at first and 250 ms soon after; in memory it stays at 25 ms. Killing
-    processes loses nothing that was written to memory, so a crash is the same crash there.
+    one, so that a database took 50 ms at first and 250 ms soon after; in memory it stays at 25 ms. A commit waits
+    for the disk for a millisecond, or for twenty. Killing processes loses nothing that was written to memory, so a
+    crash is the same crash there.
     """
     return os.environ.get("KAGZI_TEST_DATA_DIR") or (_MEMORY if _memory_is_plenty() else None)
 
