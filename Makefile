@@ -14,7 +14,8 @@ APART := tests/browser tests/pooler tests/image
 PYTEST := $(BIN)/python -m pytest
 # Each process has a database server of its own; the tests of a file share what they start, so they stay together.
 PROCESSES ?= 2
-TEST_ALL := $(PYTEST) --numprocesses $(PROCESSES) --dist loadfile $(addprefix --ignore=,$(APART))
+TEST_ALL := $(PYTEST) --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder \
+	$(addprefix --ignore=,$(APART))
 STAGE := tools/stage
 
 .PHONY: help demo dev test test-browser test-pooler test-image model mutants check faults soak fmt proto bench
