@@ -4,6 +4,7 @@ that nothing happened are the only ways on.
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 import grpc
 import pytest
 
-from kagzi import Applied, Context, Handle, NonRetryable, Retry, RetryAfter, Unclear, step, workflow
+from kagzi import Applied, Context, Handle, NonRetryable, Retry, RetryAfter, StepFailed, Unclear, step, workflow
 from kagzi.protocol.v1.common_pb2 import Payload
 from kagzi.protocol.v1.workflow_pb2 import ResolveStepRequest
 from kagzi.protocol.v1.workflow_pb2_grpc import WorkflowServiceStub
@@ -207,6 +208,40 @@ async def late(ctx: Context) -> str:
 async def test_an_effect_that_takes_too_long_is_in_doubt(rig: Rig) -> None:
     async with rig.working(late):
         await unknown(rig, await rig.client.start(late), "slow")
+
+
+room = threading.Event()
+
+
+def occupies() -> bool:
+    return room.wait(LONG)
+
+
+def enters() -> str:
+    Marks.leave("entered")
+    return "entered"
+
+
+@workflow
+async def crowded(ctx: Context) -> str:
+    first = asyncio.create_task(ctx.step("occupies", occupies))
+    try:
+        return await ctx.step("enters", step(effect=True, timeout="30ms", retry=Retry(max_attempts=1))(enters))
+    except StepFailed as failed:
+        return failed.type
+    finally:
+        room.set()
+        await first
+
+
+async def test_an_effect_whose_time_was_over_before_it_got_a_thread_is_not_in_doubt(rig: Rig, marks: Marks) -> None:
+    room.clear()
+    async with rig.working(crowded, concurrency=1):
+        handle = await rig.client.start(crowded)
+        assert await handle.result(timeout=LONG) == "TimeoutError"
+
+    assert marks.read() == []
+    assert await rig.attempts(handle, "enters") == ["FAILED"]
 
 
 @workflow

@@ -21,6 +21,7 @@ from typing import Any
 
 from kagzi import faults
 from kagzi.sdk.current import CurrentStep, current_step
+from kagzi.sdk.errors import NotApplied
 
 log = logging.getLogger("kagzi.worker")
 
@@ -69,6 +70,14 @@ def is_async(function: Callable[..., Any]) -> bool:
     )
 
 
+class NeverBegan(TimeoutError, NotApplied):
+    """The time of an attempt was over before its body began: it certainly changed nothing."""
+
+
+# On record as whoever asks for a timeout expects it.
+NeverBegan.__name__ = TimeoutError.__name__
+
+
 class _Body:
     """One body, from its beginning to its end, its time limit, or its stop."""
 
@@ -77,6 +86,7 @@ class _Body:
         "_context",
         "_current",
         "_ended",
+        "_entered",
         "_limit",
         "_loop",
         "_may_begin",
@@ -103,7 +113,7 @@ class _Body:
         self._context = contextvars.copy_context() if context is None else context.copy()
         self._context.run(current_step.set, current)
         self._began = time.perf_counter_ns()
-        self._over = self._timed_out = False
+        self._over = self._timed_out = self._entered = False
         self._task: asyncio.Task[Any] | None = None
         self._thread: concurrent.futures.Future[Any] | None = None
         self._limit: asyncio.TimerHandle | None = None
@@ -131,7 +141,10 @@ class _Body:
             return
 
         def begin() -> Any:
-            return self._context.run(function, *arguments, **keywords) if self._may_begin() else _NOT_YET
+            if not self._may_begin():
+                return _NOT_YET
+            self._entered = True
+            return self._context.run(function, *arguments, **keywords)
 
         def again() -> None:
             self.begin_in_thread(executor, function, arguments, keywords)
@@ -173,6 +186,7 @@ class _Body:
             if inspect.iscoroutine(awaitable):
                 awaitable.close()
             raise
+        self._entered = True
         try:
             return await awaitable
         except (SystemExit, KeyboardInterrupt) as error:
@@ -197,7 +211,9 @@ class _Body:
             self._timed_out = True
             self._task.cancel()
             return
-        if self._thread is not None and not self._thread.cancel():
+        # One that has a thread may be about to enter.
+        if self._thread is not None and not self._thread.cancel() and not self._thread.done():
+            self._entered = True
             log.warning(
                 "the thread of step %r of run %s runs on after its timeout of %s: it cannot be stopped",
                 self._current.step_id,
@@ -208,7 +224,10 @@ class _Body:
 
     def _late(self) -> TimeoutError:
         assert self._timeout is not None
-        return TimeoutError(f"the attempt took longer than {self._timeout.total_seconds():g} s")
+        limit = f"{self._timeout.total_seconds():g} s"
+        if self._entered:
+            return TimeoutError(f"the attempt took longer than {limit}")
+        return NeverBegan(f"the attempt had to wait, and its {limit} were over before its body began")
 
     def _end(self, result: Any, error: BaseException | None) -> None:
         if self._over:
