@@ -142,7 +142,7 @@ async def test_a_schedule_that_was_paused_is_not_moved_on(connection: Connection
     assert await look(connection, "workflow_runs", "run_id", template) == before
 
 
-async def test_a_run_is_neither_changed_nor_deleted_as_a_schedule(connection: Connection) -> None:
+async def test_a_run_is_neither_changed_noted_on_nor_deleted_as_a_schedule(connection: Connection) -> None:
     run_id = await given.run(connection, "PENDING", "1 hour")
     before = await look(connection, "workflow_runs", "run_id", run_id)
     values: dict[str, Any] = dict.fromkeys(STATEMENTS["schedules", "save"].parameters)
@@ -150,6 +150,7 @@ async def test_a_run_is_neither_changed_nor_deleted_as_a_schedule(connection: Co
     values |= {"priority": 2, "available_at": before["available_at"], "new_input": False}
     del values["namespace"]
     await run(connection, "schedules.save", **values)
+    await run(connection, "launches.note", run_id=run_id, notice="no id")
     await run(connection, "schedules.delete", run_id=run_id)
     assert await look(connection, "workflow_runs", "run_id", run_id) == before
 
