@@ -162,6 +162,12 @@ async def test_a_timer_that_is_early_is_found(scene: Scene) -> None:
     assert await scene.violations() == [f"{JOURNEY} was to rest for 2100 ms and rested for 2000.0"]
 
 
+async def test_what_a_worker_ends_that_has_lost_the_run_makes_no_timer_early(scene: Scene) -> None:
+    late = entry(3, "part", "effect", worker="stopped")
+    scene.entries.append(dataclasses.replace(late, attempt=str(uuid.UUID(int=5))))
+    assert await scene.violations() == []
+
+
 async def test_a_run_of_a_dead_worker_that_waits_too_long_is_found(scene: Scene) -> None:
     died = STARTED + SECOND // 2
     scene.deaths["one"] = (died, died)
