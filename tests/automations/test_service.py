@@ -202,8 +202,12 @@ async def test_what_blocks_is_shown_with_the_mutation_and_resolved(service: Serv
     assert (found.blocked.mutation.mutation_id, found.blocked.mutation.title) == (mutation_id, "Add a row")
     assert found.blocked.mutation.parameters.data == b'["reports"]'
     assert found.live_run.phase == pb.PHASE_MUTATING
-    said = await refusal(service.RetryBlocked(pb.RetryBlockedRequest(name="inbox")))
-    assert said.code == ErrorDetail.PRECONDITION_FAILED
+    for asked in (
+        service.RetryBlocked(pb.RetryBlockedRequest(name="inbox")),
+        service.RunNow(pb.RunNowRequest(name="inbox")),
+    ):
+        said = await refusal(asked)
+        assert (said.code, "say what became of it" in said.message) == (ErrorDetail.PRECONDITION_FAILED, True)
     request = pb.ResolveMutationRequest(
         name="inbox",
         mutation_id=mutation_id,
@@ -222,6 +226,8 @@ async def test_a_state_is_shown_when_it_is_asked_for(service: Service, stage: St
     await stage.commit(await stage.claim(), state={"cursor": 2})
     assert (await _get(service, state_of="poll")).handlers[0].state == data({"cursor": 2})
     assert not (await _get(service)).handlers[0].HasField("state")
+    said = await refusal(service.GetAutomation(pb.GetAutomationRequest(name="inbox", state_of="pole")))
+    assert (said.code, said.field, "'pole'" in said.message) == (ErrorDetail.NOT_FOUND, "state_of", True)
 
 
 async def test_deployments_of_many_workers_at_once_are_one(service: Service) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kagzi import Automation, Client, Prepared, Worker
+from kagzi import Automation, Client, Prepared, Worker, mutation
 from kagzi.automations.rehearsal import rehearse
 from kagzi.errors import ConfigError
 from tests.automations_sdk.declared import inbox
@@ -51,6 +52,9 @@ def test_a_producer_publishes_something() -> None:
         ({"cron": "61 * * * *"}, "61"),
         ({"text": "whenever you like"}, "whenever you like"),
         ({"every": "5m", "timezone": "Europe/Berlinn"}, "Europe/Berlin"),
+        ({"every": "5m", "timezone": 7}, "timezone=7 is no text"),
+        ({"cron": 5}, "cron=5 is no text"),
+        ({"text": ["daily"]}, "text=['daily'] is no text"),
     ],
 )
 def test_a_schedule_that_cannot_be_kept_is_told_with_its_handler(timing: dict[str, Any], said: str) -> None:
@@ -97,9 +101,23 @@ def test_phases_take_what_they_are_called_with_and_await_their_context() -> None
 
         def next(self, ctx: Any, prepared: Any, outcome: Any) -> None: ...
 
+    class Yields:
+        async def prepare(self, ctx: Any, state: Any) -> Any:
+            yield Prepared()
+
+    async def poll(ctx: Any, state: Any) -> Any:
+        yield "orders"
+
     automation = Automation("x", accepts="orders")
     automation.consumer(subscribe="orders")(Odd)
-    assert rules(automation) == {("error", "Odd", "signature"), ("error", "Odd", "async")}
+    automation.consumer(subscribe="orders")(Yields)
+    automation.producer(every="5m", publishes="orders")(poll)
+    assert rules(automation) == {
+        ("error", "Odd", "signature"),
+        ("error", "Odd", "async"),
+        ("error", "Yields", "signature"),
+        ("error", "poll", "signature"),
+    }
 
 
 def test_a_class_that_cannot_be_made_is_given_as_an_object() -> None:
@@ -113,10 +131,28 @@ def test_a_class_that_cannot_be_made_is_given_as_an_object() -> None:
     assert rules(automation) == {("error", "Sheet", "signature")}
 
 
-@pytest.mark.parametrize("name", ["", "x" * 128, "line\nend", None, 7])
+@pytest.mark.parametrize("name", ["", "x" * 128, "line\nend", None, 7, "\ud800"])
 def test_a_name_that_cannot_be_stored_is_refused_where_it_is_given(name: Any) -> None:
     with pytest.raises(ConfigError, match="1 to 127 bytes"):
         Automation(name)
+
+
+@pytest.mark.parametrize(
+    ("declare", "said"),
+    [
+        (lambda: Automation("x", accepts=3), "accepts must be a topic or a list of topics, got 3"),  # type: ignore[arg-type]
+        (lambda: Automation("x", accepts=["\ud800"]), "accepts must be names of 1 to 255 bytes"),
+        (lambda: Automation("x").producer(every="1m", publishes=None)(produce), "publishes must be a topic"),  # type: ignore[arg-type]
+        (lambda: Automation("x").consumer(subscribe="t", timeout=0)(Nothing), "timeout=0 leaves no time"),
+        (lambda: Automation("x").consumer(subscribe="t", timeout="soon")(Nothing), "timeout='soon' is not a duration"),
+        (lambda: mutation(timeout="0s")(produce), "timeout='0s' leaves no time"),
+        (lambda: mutation(name=5)(produce), "name must be 1 to 255 bytes"),  # type: ignore[call-overload]
+        (lambda: mutation(name="")(produce), "name must be 1 to 255 bytes"),
+    ],
+)
+def test_what_can_never_work_is_refused_where_it_is_declared(declare: Callable[[], Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        declare()
 
 
 def test_a_handlers_name_holds_no_dot() -> None:
@@ -190,3 +226,5 @@ def test_the_command_ends_with_what_it_found(tmp_path: Path) -> None:
     assert none.returncode == 2
     assert none.stderr.startswith("error:")
     assert "holds no automation" in none.stderr
+    leaves = run("import sys\nsys.exit(0)\n")
+    assert (leaves.returncode, "declares.py cannot be imported: SystemExit" in leaves.stderr) == (2, True)

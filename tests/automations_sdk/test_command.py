@@ -129,9 +129,12 @@ async def test_a_person_answers_for_a_mutation(kagzi_: Kagzi, env: Environment) 
     shown = await kagzi_("show", "doubtful")
     assert "Nobody knows whether send" in shown.stdout
     assert "kagzi automations resolve doubtful" in shown.stdout
-    refused = await kagzi_("retry", "doubtful")
-    assert refused.exit_code == 1
-    assert refused.stderr.startswith("error: ")
+    assert "check-again" not in shown.stdout, "it has no reconciler to ask"
+    for command in ("retry", "run-now"):
+        refused = await kagzi_(command, "doubtful")
+        assert refused.exit_code == 1
+        assert refused.stderr.startswith("error: ")
+        assert "say what became of it with `kagzi automations resolve`" in refused.stderr
     resolved = await kagzi_("resolve", "doubtful", "happened", "--result", '"receipt"', "--reason", "saw it")
     assert resolved.stdout == "send of Send is APPLIED.\n"
     await env.settle()
@@ -148,6 +151,9 @@ async def test_a_person_answers_for_a_mutation(kagzi_: Kagzi, env: Environment) 
         (("publish", "inbox", "email.received", "--id", "1", "--payload", "{"), 2, "--payload is no JSON"),
         (("publish", "inbox", "elsewhere", "--id", "1"), 2, "elsewhere"),
         (("resolve", "inbox", "perhaps"), 2, "perhaps"),
+        (("resolve", "inbox", "skip", "--result", "3"), 2, "--result goes with `happened`, and not with `skip`"),
+        (("resolve", "inbox", "skip", "--mutation", "nope"), 2, "--mutation is no UUID"),
+        (("show", "inbox", "--state-of", "pole"), 1, "there is no handler of 'inbox' called 'pole'"),
         (("input", "inbox", "gmail", "email", "404"), 1, "404"),
     ],
 )
@@ -157,6 +163,19 @@ async def test_what_cannot_be_done_is_one_line_on_stderr(
     result = await kagzi_(*arguments)
     assert result.exit_code == code, result.output
     assert said in result.stderr
+
+
+_NO_TEXT: dict[Callable[[Any], Any], str] = {
+    lambda to: to.publish("inbox", "email.received", id=5): "id must be text, got 5",
+    lambda to: to.publish("inbox", "email.received", id="\ud800"): "id holds half of a surrogate pair",
+    lambda to: to.publish("inbox", 5, id="5"): "topic must be text, got 5",
+    lambda to: to.publish("inbox", "email.received", id="5", input="mail"): r"input must be Input\(source, type, id\)",
+    lambda to: to.publish_many("inbox", [5]): "events must be NewEvent",
+    lambda to: to.get(5): "name must be text, got 5",
+    lambda to: to.get("inbox", state_of=5): "state_of must be text",
+    lambda to: to.skip_input("inbox", "gmail", "email", 1): "the id of an input must be text, got 1",
+    lambda to: list(to.events("inbox", id=1)): "id must be text, got 1",
+}
 
 
 async def test_the_client_without_await_does_the_same(env: Environment) -> None:
@@ -170,6 +189,10 @@ async def test_the_client_without_await_does_the_same(env: Environment) -> None:
             assert client.automations.resume("inbox").status == "ACTIVE"
             with pytest.raises(NotFound):
                 client.automations.get("nobody")
+            for asked, said in _NO_TEXT.items():
+                with pytest.raises(ConfigError, match=said):
+                    asked(client.automations)
+            assert [event.id for event in client.automations.events("inbox", topic="email.received")] == ["1"]
             with pytest.raises(ConfigError, match="resolution='maybe' must be one of"):
                 client.automations.resolve_mutation("inbox", "x", "maybe")  # type: ignore[arg-type]
 

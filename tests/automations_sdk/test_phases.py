@@ -335,7 +335,7 @@ async def test_a_word_that_has_not_arrived_yet_is_fetched_by_giving_the_run_back
     ],
 )
 async def test_an_error_says_what_it_means_for_the_automation(
-    error: BaseException, fault: pb.HandlerFault.ValueType
+    error: BaseException, fault: pb.HandlerFault.ValueType, caplog: pytest.LogCaptureFixture
 ) -> None:
     automation = Automation("x")
 
@@ -349,6 +349,9 @@ async def test_an_error_says_what_it_means_for_the_automation(
     await stage.play(automation, "poll")
     assert stage.names == ["step_failed", "fail"]
     assert (stage.body("fail").fault, stage.body("fail").failed_step_id) == (fault, "produce")
+    [told] = [each for each in caplog.records if each.name == "kagzi.automation.x.poll"]
+    assert told.getMessage().startswith("the run failed: ")
+    assert bool(told.exc_info) == (fault == pb.FAULT_DEFECT), "where a defect is has to be seen"
 
 
 async def test_a_phase_that_takes_too_long_is_transient() -> None:

@@ -168,5 +168,6 @@ def _name(given: str | None, source: object) -> str:
 
 
 def _check(name: Any, what: str) -> None:
-    if not isinstance(name, str) or not name or len(name.encode()) > _NAME_BYTES or not name.isprintable():
-        raise ConfigError(f"{what} must be 1 to {_NAME_BYTES} bytes of printable text, got {name!r}")
+    # Printable first: what is not may have no bytes.
+    if not isinstance(name, str) or not name or not name.isprintable() or len(name.encode()) > _NAME_BYTES:
+        raise ConfigError(f"{what} must be 1 to {_NAME_BYTES} bytes of printable text, got {name!r:.80}")

@@ -97,6 +97,8 @@ def _producer(handler: Producer) -> Iterator[Finding]:
         yield _error(handler.name, "schedule", problem)
     if not _takes(handler.function, 2):
         yield _error(handler.name, "signature", "a producer takes a context and its state: `def poll(ctx, state)`")
+    if _yields(handler.function):
+        yield _error(handler.name, "signature", "a producer returns its state and yields nothing: use ctx.publish(...)")
 
 
 def _consumer(handler: Consumer) -> Iterator[Finding]:
@@ -114,7 +116,9 @@ def _consumer(handler: Consumer) -> Iterator[Finding]:
         written = ", ".join(("self", *names))
         if not _takes(function, len(names) + (1 if inspect.isclass(handler.source) else 0)):
             yield _error(handler.name, "signature", f"`{phase}` is written `def {phase}({written})`")
-        if phase != "next" and not is_async(function):
+        if _yields(function):
+            yield _error(handler.name, "signature", f"`{phase}` returns what it has to say, and yields nothing")
+        elif phase != "next" and not is_async(function):
             yield _error(handler.name, "async", f"`{phase}` is an `async def`, for it awaits its context")
     if inspect.isclass(handler.source) and not _takes(handler.source, 0):
         yield _error(handler.name, "signature", "its class is made without arguments: give an object of it instead")
@@ -130,6 +134,11 @@ def _takes(function: Callable[..., Any], count: int) -> bool:
         # Written in C: nobody can tell.
         return True
     return True
+
+
+def _yields(function: Callable[..., Any]) -> bool:
+    plain = inspect.unwrap(getattr(function, "__func__", function))
+    return inspect.isgeneratorfunction(plain) or inspect.isasyncgenfunction(plain)
 
 
 def _error(handler: str, rule: str, message: str) -> Finding:

@@ -6,7 +6,7 @@ the execution of each of its runs. Nothing here calls the users' code.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -110,13 +110,19 @@ Handler = Producer | Consumer
 
 def topics(given: str | Sequence[str], where: str) -> tuple[str, ...]:
     """Topics as they are declared: one, or several. ConfigError for what can be no topic."""
+    if not isinstance(given, Iterable):
+        raise ConfigError(f"{where} must be a topic or a list of topics, got {given!r:.80}")
     listed = (given,) if isinstance(given, str) else tuple(given)
     for topic in listed:
-        if not isinstance(topic, str) or not topic or len(topic.encode()) > 255 or not topic.isprintable():
+        # Printable first: what is not may have no bytes.
+        if not isinstance(topic, str) or not topic or not topic.isprintable() or len(topic.encode()) > 255:
             raise ConfigError(f"{where} must be names of 1 to 255 bytes of printable text, got {topic!r}")
     return tuple(dict.fromkeys(listed))
 
 
 def limit(timeout: Duration | None) -> timedelta | None:
-    """The time a phase may take."""
-    return None if timeout is None else duration.named(timeout, "timeout")
+    """The time a phase or a mutation may take. ConfigError for one in which nothing can be done."""
+    given = None if timeout is None else duration.named(timeout, "timeout")
+    if given == timedelta(0):
+        raise ConfigError(f"timeout={timeout!r} leaves no time: leave it out, or give what it may take, as '30s'")
+    return given

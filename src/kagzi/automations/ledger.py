@@ -96,6 +96,7 @@ async def _call(
         finish.verdict = pb.FinishMutation.VERDICT_NOT_APPLIED
         finish.failure.CopyFrom(failure_of(error))
     except Exception as error:  # noqa: BLE001 - whatever it is, nobody knows whether it happened
+        run.logger.warning("nobody knows whether %r happened: %s: %s", tool.name, type(error).__name__, error)
         finish.verdict = pb.FinishMutation.VERDICT_UNCLEAR
         finish.failure.CopyFrom(failure_of(error))
     finish.step.CopyFrom(record.phase(run.records.ended(record), elapsed_us))

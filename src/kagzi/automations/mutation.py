@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
 
-from kagzi.sdk import duration
+from kagzi.automations.handlers import limit
 from kagzi.sdk.definition import check_name, result_of
 from kagzi.sdk.duration import Duration
 from kagzi.sdk.errors import ConfigError
@@ -115,11 +115,9 @@ def mutation(
     def declare(function: Callable[..., Any]) -> Mutation[..., Any]:
         if not callable(function) or inspect.isclass(function):
             raise ConfigError(f"@mutation goes on a function, not on {function!r}")
-        called = str(name or getattr(function, "__name__", ""))
+        called = getattr(function, "__name__", "") if name is None else name
         check_name(called, "name")
-        made: Mutation[..., Any] = Mutation(
-            function, called, timeout=None if timeout is None else duration.named(timeout, "timeout")
-        )
+        made: Mutation[..., Any] = Mutation(function, called, timeout=limit(timeout))
         _declared[called].add(made)
         return made
 

@@ -174,6 +174,8 @@ class HandlerRun:
         fault = fault_of(error)
         if fault == automation.FAULT_DEFECT and (place := place_of(error)):
             failure.message = f"{failure.message} ({place})"
+        trace = error if fault == automation.FAULT_DEFECT else None
+        self.logger.warning("the run failed: %s: %s", failure.type, failure.message, exc_info=trace)
         fail = pb.Fail(failure=failure, fault=fault, operation_id=new_id())
         if self._open is not None:
             fail.failed_step_id = self._open.step_id

@@ -43,6 +43,10 @@ class Timing:
         if len(given) != 1:
             said = " and ".join(given) or "none of them"
             raise ConfigError(f"a producer runs by one of every, cron and text, and this one has {said}")
+        for name in ("cron", "text", "timezone"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, str):
+                raise ConfigError(f"{name}={value!r:.80} is no text")
         timezone = self.timezone or "UTC"
         # Also where an interval has no use for it: a slip is found now, not when it becomes a cron expression.
         read_cron("@daily", timezone)

@@ -49,7 +49,7 @@ def show(one: AutomationInfo) -> None:
             ("definition", f"{one.definition_hash}, deployed {screen.moment(one.deployed_at)}"),
             ("queue", one.queue),
             ("running", running),
-            ("moves next", screen.moment(one.next_at) or "when something is published, or somebody asks"),
+            ("moves next", _moves(one)),
         )
     ]
     handlers = [
@@ -73,6 +73,14 @@ def show(one: AutomationInfo) -> None:
     _blocked(one)
 
 
+def _moves(one: AutomationInfo) -> str:
+    if one.blocked is not None:
+        return "when what blocks it is settled"
+    if one.status == "PAUSED":
+        return f"when it is resumed: kagzi automations resume {one.name}"
+    return screen.moment(one.next_at) or "when something is published, or somebody asks"
+
+
 def _blocked(one: AutomationInfo) -> None:
     blocked = one.blocked
     if blocked is None:
@@ -83,7 +91,8 @@ def _blocked(one: AutomationInfo) -> None:
         return
     asked = json.dumps(blocked.mutation.parameters, default=plain, ensure_ascii=False)
     typer.echo(f"Nobody knows whether {blocked.mutation.tool}({asked}) happened. Look there, then say so:")
-    typer.echo(f"  kagzi automations resolve {one.name} happened|did-not|skip|check-again")
+    again = "|check-again" if blocked.mutation.has_reconciler else ""
+    typer.echo(f"  kagzi automations resolve {one.name} happened|did-not|skip{again}")
 
 
 def show_events(events: Sequence[EventInfo], *, payloads: bool) -> None:

@@ -125,6 +125,8 @@ def resolve(
     """Say what became of a mutation: it happened, it did not, skip it, or check again."""
     from kagzi.cli import screen
 
+    if result is not None and answer is not Answer.HAPPENED:
+        end(f"--result goes with `happened`, and not with `{answer}`")
     with reached(url, namespace) as client:
         if mutation is None:
             blocked = client.automations.get(name).blocked

@@ -34,6 +34,11 @@ _ARGUMENT = re.compile(r"(?<![\w(])([a-z_]+)=(?:(?=['\"\d{\[-])|(?=[\s,.]))")
 _QUOTED = re.compile(r"`(delay|at)`")
 # Options that are called otherwise than the arguments.
 _OPTIONS = {"labels": "label"}
+# What servers call by the contract's names.
+_COMMANDS = {
+    "with ResolveMutation": "with `kagzi automations resolve`",
+    "mutation_id is": "--mutation is",
+}
 
 
 def spoken(error: KagziError) -> str:
@@ -50,8 +55,10 @@ def spoken(error: KagziError) -> str:
 
 def _refused(error: ServerError) -> str:
     said = error.message.rstrip(".").replace("or the client's first argument", "or --url") or error.code
+    for theirs, ours in _COMMANDS.items():
+        said = said.replace(theirs, ours)
     field = error.field.rpartition(".")[2]
-    if isinstance(error, InvalidArgument) and field not in said:
+    if isinstance(error, InvalidArgument) and field not in error.message:
         said = f"{field}: {said}"
     return f"{said}. {_ADVICE.get(type(error), error.advice)}".strip()
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import builtins
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import uuid_utils
+from google.protobuf.message import Message
 
 from kagzi.protocol.v1 import automation_pb2 as pb
+from kagzi.sdk import option
 from kagzi.sdk.automation_info import (
     AutomationInfo,
     AutomationStatus,
@@ -36,6 +39,8 @@ from kagzi.sdk.errors import ConfigError
 from kagzi.sdk.inputs import Input
 from kagzi.sdk.reach import Reach
 
+M = TypeVar("M", bound=Message)
+
 Resolution = Literal["happened", "did_not", "skip", "check_again"]
 
 _RESOLUTIONS: dict[str, pb.ResolveMutationRequest.Resolution.ValueType] = {
@@ -45,6 +50,8 @@ _RESOLUTIONS: dict[str, pb.ResolveMutationRequest.Resolution.ValueType] = {
     "check_again": pb.ResolveMutationRequest.RESOLUTION_CHECK_AGAIN,
 }
 _PAGE = 100
+# Fields that are called otherwise where they are given.
+_CALLED = {"event_id": "id"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +78,8 @@ class Automations:
         self, *, status: str | Sequence[str] | None = None, limit: int | None = None
     ) -> AsyncIterator[AutomationInfo]:
         """Automations by name, without handlers and backlog; `status` filters: ACTIVE, PAUSED, BLOCKED."""
-        asked = pb.ListAutomationsRequest(
-            namespace=self._reach.namespace, statuses=_statuses(pb.AutomationStatus, AutomationStatus, status)
+        asked = self._asked(
+            pb.ListAutomationsRequest, statuses=_statuses(pb.AutomationStatus, AutomationStatus, status)
         )
         left = sys.maxsize if limit is None else limit
         while left > 0:
@@ -85,24 +92,24 @@ class Automations:
 
     async def get(self, name: str, *, state_of: str = "") -> AutomationInfo:
         """One automation: handlers, backlog, what stops it, when it moves next; and the state of one handler."""
-        asked = pb.GetAutomationRequest(namespace=self._reach.namespace, name=name, state_of=state_of)
+        asked = self._asked(pb.GetAutomationRequest, name=name, state_of=state_of)
         found = await self._reach.look(lambda server: server.automations.GetAutomation, asked)
         return self._info(found.automation)
 
     async def run_now(self, name: str) -> AutomationInfo:
         """Queues all producers. PreconditionFailed while a handler runs."""
-        asked = pb.RunNowRequest(namespace=self._reach.namespace, name=name, request_id=str(uuid_utils.uuid4()))
+        asked = self._asked(pb.RunNowRequest, name=name, request_id=str(uuid_utils.uuid4()))
         return self._info((await self._reach.change(lambda server: server.automations.RunNow, asked)).automation)
 
     async def pause(self, name: str) -> AutomationInfo:
         """Lets the current run finish and starts no other; what comes up meanwhile is kept."""
-        asked = pb.PauseAutomationRequest(namespace=self._reach.namespace, name=name)
+        asked = self._asked(pb.PauseAutomationRequest, name=name)
         answer = await self._reach.change(lambda server: server.automations.PauseAutomation, asked)
         return self._info(answer.automation)
 
     async def resume(self, name: str) -> AutomationInfo:
         """Goes on with what came up meanwhile."""
-        asked = pb.ResumeAutomationRequest(namespace=self._reach.namespace, name=name)
+        asked = self._asked(pb.ResumeAutomationRequest, name=name)
         answer = await self._reach.change(lambda server: server.automations.ResumeAutomation, asked)
         return self._info(answer.automation)
 
@@ -110,7 +117,7 @@ class Automations:
         """Unblocks it and tries the failed handler again; with `run_id` only if that run is what blocks it.
         PreconditionFailed when a mutation is indeterminate: `resolve_mutation` settles that.
         """
-        asked = pb.RetryBlockedRequest(namespace=self._reach.namespace, name=name, run_id=run_id)
+        asked = self._asked(pb.RetryBlockedRequest, name=name, run_id=run_id)
         answer = await self._reach.change(lambda server: server.automations.RetryBlocked, asked)
         return self._info(answer.automation)
 
@@ -124,8 +131,8 @@ class Automations:
             raise ConfigError(f"resolution={resolution!r} must be one of {', '.join(map(repr, _RESOLUTIONS))}.")
         if result is not None and resolution != "happened":
             raise ConfigError(f"result= goes with resolution='happened', and not with {resolution!r}.")
-        asked = pb.ResolveMutationRequest(
-            namespace=self._reach.namespace,
+        asked = self._asked(
+            pb.ResolveMutationRequest,
             name=name,
             mutation_id=mutation_id,
             resolution=_RESOLUTIONS[resolution],
@@ -153,12 +160,18 @@ class Automations:
 
     async def publish_many(self, name: str, events: Sequence[NewEvent]) -> Published:
         """Publishes up to 1,000 events from outside, all or none."""
+        for event in events:
+            if not isinstance(event, NewEvent):
+                raise ConfigError(f"events must be NewEvent(topic, id, ...), got {event!r:.80}")
+            if event.input is not None and not isinstance(event.input, Input):
+                raise ConfigError(f"input must be Input(source, type, id), got {event.input!r:.80}")
+        published = [self._publication(name, event) for event in events]
         titles = {event.input: event.input_title for event in events if event.input is not None}
-        asked = pb.PublishRequest(
-            namespace=self._reach.namespace,
+        asked = self._asked(
+            pb.PublishRequest,
             name=name,
             inputs=[pb.InputRegistration(key=each.key(), title=title) for each, title in titles.items()],
-            events=[self._publication(name, event) for event in events],
+            events=published,
         )
         answer = await self._reach.change(lambda server: server.automations.Publish, asked)
         status = AutomationStatus(word(pb.AutomationStatus, answer.status, "AUTOMATION_"))
@@ -179,8 +192,8 @@ class Automations:
         """Events, newest first, with their deliveries. `status` is that of a delivery, to `consumer` if that is given:
         PENDING, RESERVED, CONSUMED, SKIPPED. Payloads only when asked for.
         """
-        asked = pb.ListEventsRequest(
-            namespace=self._reach.namespace,
+        asked = self._asked(
+            pb.ListEventsRequest,
             name=name,
             topic=topic,
             event_id=id,
@@ -209,8 +222,8 @@ class Automations:
         limit: int | None = None,
     ) -> AsyncIterator[InputInfo]:
         """What came from outside, newest first; `status` filters: PENDING, DONE, SKIPPED."""
-        asked = pb.ListInputsRequest(
-            namespace=self._reach.namespace,
+        asked = self._asked(
+            pb.ListInputsRequest,
             name=name,
             source=source,
             type=type,
@@ -227,7 +240,7 @@ class Automations:
 
     async def input(self, name: str, source: str, type: str, id: str) -> Lineage:
         """One input and everything it caused: what became of this e-mail?"""
-        asked = pb.GetInputRequest(namespace=self._reach.namespace, name=name, key=Input(source, type, id).key())
+        asked = self._asked(pb.GetInputRequest, name=name, key=Input(source, type, id).key())
         found = await self._reach.look(lambda server: server.automations.GetInput, asked)
         decode_event, decode_mutation = self._decode(name, "event"), self._decode(name, "mutation")
         return Lineage(
@@ -240,7 +253,7 @@ class Automations:
 
     async def skip_input(self, name: str, source: str, type: str, id: str) -> SkippedInput:
         """Skips the pending deliveries that an input caused; what a run has is left to it."""
-        asked = pb.SkipInputRequest(namespace=self._reach.namespace, name=name, key=Input(source, type, id).key())
+        asked = self._asked(pb.SkipInputRequest, name=name, key=Input(source, type, id).key())
         answer = await self._reach.change(lambda server: server.automations.SkipInput, asked)
         return SkippedInput(input_info(answer.input), answer.skipped, answer.reserved)
 
@@ -250,9 +263,20 @@ class Automations:
     def _decode(self, name: str, role: Literal["event", "mutation", "handler"]) -> Decode:
         return partial(self._reach.decode, annotation=None, workflow_type=name, role=role)
 
+    def _asked(self, kind: builtins.type[M], **given: Any) -> M:
+        """A request; ConfigError names what is no text and should be."""
+        for field in kind.DESCRIPTOR.fields:
+            if field.type == field.TYPE_STRING and field.name in given:
+                option.text(given[field.name], _CALLED.get(field.name, field.name))
+        return kind(namespace=self._reach.namespace, **given)
+
     def _publication(self, name: str, event: NewEvent) -> pb.EventPublication:
+        several = isinstance(event.topic, Iterable) and not isinstance(event.topic, str)
+        topics = [option.text(topic, "topic") for topic in (event.topic if several else [event.topic])]
+        option.text(event.id, "id")
+        option.text(event.input_title, "input_title")
         return pb.EventPublication(
-            topics=[event.topic] if isinstance(event.topic, str) else list(event.topic),
+            topics=topics,
             event_id=event.id,
             payload=None if event.payload is None else self._reach.encode(event.payload, Any, name, "event"),
             input=None if event.input is None else event.input.key(),

@@ -65,7 +65,7 @@ def load(place: str) -> ModuleType:
         if path is None and error.name is not None and f"{place}.".startswith(f"{error.name}."):
             raise _missing(place) from None
         raise _broken(place, error) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _broken(place, error) from error
 
 
@@ -76,7 +76,9 @@ def _file(place: str) -> Path | None:
         return None
     if path.is_dir():
         path /= "__init__.py"
-    if not path.is_file() or path.suffix != ".py":
+    if path.is_file() and path.suffix != ".py":
+        raise ConfigError(f"{place} is no module: give a module's file, as shop/orders.py, or its import path.")
+    if not path.is_file():
         raise ConfigError(f"There is no file {place}: give a module's file, as shop/orders.py, or its import path.")
     return path.resolve()
 
@@ -125,7 +127,7 @@ def _missing(place: str) -> ConfigError:
     )
 
 
-def _broken(place: str, error: Exception) -> ConfigError:
+def _broken(place: str, error: BaseException) -> ConfigError:
     """The error with the last line of the module's own code that led to it."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<")]
     where = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames and not isinstance(error, SyntaxError) else ""

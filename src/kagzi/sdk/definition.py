@@ -331,7 +331,8 @@ def _check_annotation(name: str, verb: str, annotation: Any) -> None:
 
 def check_name(name: str, field_name: str) -> None:
     """Raises ConfigError unless it is a name that can be stored."""
-    if not isinstance(name, str) or not name or len(name.encode()) > _NAME_BYTES or not name.isprintable():
+    # Printable first: what is not may have no bytes.
+    if not isinstance(name, str) or not name or not name.isprintable() or len(name.encode()) > _NAME_BYTES:
         raise ConfigError(f"{field_name} must be 1 to {_NAME_BYTES} bytes of printable text, got {reprlib.repr(name)}")
 
 

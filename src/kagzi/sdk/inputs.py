@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kagzi.protocol.v1.automation_pb2 import InputKey
+from kagzi.sdk import option
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +20,9 @@ class Input:
         return f"{self.source}/{self.type}/{self.id}"
 
     def key(self) -> InputKey:
-        """As it travels."""
+        """As it travels. ConfigError names what is no text."""
+        for part in ("source", "type", "id"):
+            option.text(getattr(self, part), f"the {part} of an input")
         return InputKey(source=self.source, type=self.type, id=self.id)
 
 

@@ -64,6 +64,10 @@ def text(given: Any, option: str) -> str:
     """Text of any kind: what it may be the server knows."""
     if not isinstance(given, str):
         raise ConfigError(f"{option} must be text, got {reprlib.repr(given)}")
+    try:
+        given.encode()
+    except UnicodeEncodeError:
+        raise ConfigError(f"{option} holds half of a surrogate pair, which is no character: {given[:80]!a}") from None
     return given
 
 

@@ -97,6 +97,8 @@ async def get(
     found = (await _messages(connection, namespace, [row], whole=True))[0]
     for handler in await _handlers.fetch(connection, namespace=namespace, name=name, state_of=state_of):
         found.handlers.append(_handler(handler))
+    if state_of and all(handler.definition.name != state_of for handler in found.handlers):
+        raise errors.not_found(f"handler of {name!r} called", state_of, "state_of")
     left = await _backlog.fetch(
         connection, namespace=namespace, name=name, count_to=count_to, shared=count_to < COUNT_TO
     )

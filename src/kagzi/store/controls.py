@@ -62,6 +62,8 @@ async def run_now(connection: Connection, namespace: str, name: str, request_id:
     if str(standing["last_request"]) == request_id:
         return list(standing["producers"])
     if standing["live_run_id"] is not None:
+        if standing["blocked_code"] == "INDETERMINATE":
+            raise _undecided(name)
         message = f"automation {name!r} has a run that has not ended ({standing['live_run_id']}): wait for its end"
         raise errors.precondition(message, name, "name")
     queued = await _queue.fetch(connection, namespace=namespace, name=name, request_id=request_id)
@@ -77,8 +79,7 @@ async def retry_blocked(
     if standing["blocked_code"] is None or (run_id and run_id != str(standing["blocked_run_id"])):
         return False
     if standing["blocked_code"] == "INDETERMINATE":
-        message = f"a mutation of automation {name!r} is indeterminate: say what became of it with ResolveMutation"
-        raise errors.precondition(message, name, "name")
+        raise _undecided(name)
     await blocks.unblock(connection, namespace, name)
     await _ask_again.execute(connection, namespace=namespace, name=name, handler=standing["blocked_handler"])
     await choice.begin(connection, namespace, [name], outcome)
@@ -101,6 +102,11 @@ async def publish(connection: Connection, namespace: str, request: PublishReques
     await choice.begin(connection, namespace, [name], outcome)
     status = "BLOCKED" if standing["blocked_code"] else "PAUSED" if standing["paused"] else "ACTIVE"
     return Published(counts.get(name, Counts()), status)
+
+
+def _undecided(name: str) -> errors.Refused:
+    message = f"a mutation of automation {name!r} is indeterminate: say what became of it with ResolveMutation"
+    return errors.precondition(message, name, "name")
 
 
 async def _held(connection: Connection, namespace: str, name: str) -> Record:
