@@ -76,7 +76,7 @@ async def test_health_tells_of_a_loop_that_fails(place: Place) -> None:
     assert (await _parts(place))["dispatcher"] == HEALTH_SERVING
     queue._pausing = True
     assert (await _parts(place))["dispatcher"] == HEALTH_DEGRADED
-    place.server.batcher._lanes[0]._pausing = True
+    next(iter(place.server.batcher._lanes))._pausing = True
     assert (await _parts(place))["batcher"] == HEALTH_DEGRADED
     await worker.close()
 

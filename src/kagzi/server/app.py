@@ -118,6 +118,7 @@ class Server:
             self.dispatcher,
             lease=lease,
             lanes=settings.batcher_lanes,
+            handler_lanes=settings.batcher_handler_lanes,
             batch_operations=settings.batcher_batch_operations,
             queue_operations=settings.batcher_queue_operations,
             queue_bytes=settings.batcher_queue_bytes,

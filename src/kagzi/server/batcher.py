@@ -21,7 +21,8 @@ from kagzi import faults
 from kagzi.protocol.v1.common_pb2 import ErrorDetail
 from kagzi.server.announcer import Announcer
 from kagzi.server.fallen import Fallen
-from kagzi.server.lane import Entry, Lane
+from kagzi.server.lane import Entry
+from kagzi.server.lanes import Lanes
 from kagzi.store import batch, histories
 from kagzi.store.database import Database
 from kagzi.store.errors import Refused, Unreachable
@@ -61,6 +62,7 @@ class Batcher:
         *,
         lease: timedelta,
         lanes: int = 1,
+        handler_lanes: int = 2,
         batch_operations: int = 1_000,
         queue_operations: int = 20_000,
         queue_bytes: int = 64 * 1024 * 1024,
@@ -86,7 +88,7 @@ class Batcher:
         self._fallen = Fallen()
         self._side: dict[tuple[str, str], deque[Entry]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._lanes = [Lane(number, batch_operations, self._flush_lane) for number in range(lanes + 1)]
+        self._lanes = Lanes(lanes, handler_lanes, batch_operations, self._flush_lane)
 
     @property
     def queued(self) -> int:
@@ -209,18 +211,12 @@ class Batcher:
         entry = Entry(operation, done, operation.body.ByteSize(), alone)
         self._queued += 1
         self._queued_bytes += entry.size
-        key = (operation.namespace, operation.run_id)
-        side = self._side.get(key)
+        lane = self._lanes.enter(operation)
+        side = self._side.get((operation.namespace, operation.run_id))
         if side is not None:
             side.append(entry)
         else:
-            self._lane(operation).put(entry)
-
-    def _lane(self, operation: Operation) -> Lane:
-        """What begins waits for nobody's results, and has a lane of its own: the first."""
-        if operation.kind is Kind.START:
-            return self._lanes[0]
-        return self._lanes[1 + hash((operation.namespace, operation.run_id)) % (len(self._lanes) - 1)]
+            lane.put(entry)
 
     async def _flush_lane(self, namespace: str, entries: Sequence[Entry]) -> None:
         """Applies a batch of a lane. What somebody else has locked waits apart, with all that follows in its run."""
@@ -310,6 +306,7 @@ class Batcher:
                 continue
             self._queued -= 1
             self._queued_bytes -= entry.size
+            self._lanes.leave(entry.operation)
             failing = histories.failing(entry.operation) if entry.operation.refused else None
             if failing is not None:
                 self.submit(failing, _forget)

@@ -51,6 +51,8 @@ class Lane(Loop):
         self._flushed = 0
         self._crowd = 0
         self._wakeup = Wakeup()
+        # When the flush under way began, on the monotonic clock; 0 when there is none.
+        self.since = 0.0
 
     def put(self, entry: Entry) -> None:
         """Takes an operation for the next flush."""
@@ -115,4 +117,8 @@ class Lane(Loop):
         self._calls -= calls
         self._crowd = max(calls, self._crowd * 3 // 4)
         self._flushed = len(entries)
-        await self._flush(namespace, entries)
+        self.since = time.monotonic()
+        try:
+            await self._flush(namespace, entries)
+        finally:
+            self.since = 0.0

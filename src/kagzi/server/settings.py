@@ -85,6 +85,9 @@ class Settings(BaseSettings):
     # For runs under way; those that begin have one besides. Each lane has one commit under way. More lanes make smaller
     # commits.
     batcher_lanes: int = Field(default=1, ge=1, le=64)
+    # For handler runs of automations, whose commits take several statements each: while the server computes for one the
+    # database works for another.
+    batcher_handler_lanes: int = Field(default=2, ge=1, le=64)
     batcher_batch_operations: int = Field(default=1_000, ge=1, le=10_000)
     batcher_queue_operations: int = Field(default=20_000, ge=1, le=10_000_000)
     batcher_queue_bytes: int = Field(default=64 * 1024 * 1024, ge=4 * 1024 * 1024)
