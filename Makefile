@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 export PYTHON
+# Tests start hundreds of processes: none compiles again what another has compiled.
+unexport PYTHONDONTWRITEBYTECODE
 
 # Rooms that have not come yet are left out rather than named in vain.
 CODE := $(wildcard src tests tools benchmarks examples)
@@ -12,13 +14,16 @@ PYTHON_CODE := $(foreach room,$(CODE),$(if $(shell find $(room) -name '*.py' | h
 # Tests that need more than Python have targets of their own.
 APART := tests/browser tests/pooler tests/image
 PYTEST := $(BIN)/python -m pytest
-# Each process has a database server of its own; the tests of a file share what they start, so they stay together.
-PROCESSES ?= 2
+# Each process has a database server of its own; the tests of a file share what they start, so they stay together. They
+# wait for leases and for other processes as often as for a core, so there are more of them than small machines have.
+PROCESSES ?= 3
 TEST_ALL := $(PYTEST) --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder \
 	$(addprefix --ignore=,$(APART))
 STAGE := tools/stage
+# Not by make's own name for itself, for which `make -n` would run the whole line.
+AGAIN := $(MAKE) --no-print-directory
 
-.PHONY: help demo dev test test-browser test-pooler test-image model mutants check faults soak fmt proto bench
+.PHONY: help demo dev test test-browser test-pooler test-image test-apart model mutants check faults soak fmt proto bench
 
 help:
 	@echo "make demo          a workflow that survives the kill of its worker, in the terminal"
@@ -74,8 +79,9 @@ check: $(READY)
 	@$(STAGE) imports $(BIN)/lint-imports --no-logo
 	@$(STAGE) types $(BIN)/mypy $(PYTHON_CODE)
 	@$(STAGE) "generated code" $(BIN)/python tools/proto.py --check
-	@$(STAGE) tests $(TEST_ALL)
-	@$(MAKE) --no-print-directory test-browser
+	@tools/beside "$(AGAIN) test-apart" $(STAGE) tests $(TEST_ALL)
+
+test-apart: test-browser
 	@if [ -x /usr/sbin/pgbouncer ]; then \
 	$(MAKE) --no-print-directory test-pooler POOLED="tests/conformance/test_steps.py tests/conformance/test_signals.py"; \
 	else echo "PgBouncer is not here (Debian: apt install pgbouncer), so its tests are left out"; fi
