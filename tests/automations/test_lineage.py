@@ -170,3 +170,32 @@ async def test_events_are_listed_newest_first_with_what_became_of_them(stage: St
     assert await listed(consumer="add", statuses=["PENDING"]) == (["m2"], False)
     assert await listed(statuses=["CONSUMED"]) == (["m1"], False)
     assert await listed(consumer="nobody") == ([], False)
+
+
+async def test_an_input_is_judged_by_no_more_than_is_looked_at(stage: Stage) -> None:
+    await stage.deploy(consumer(), consumer("also"))
+    await stage.publish(*(event(f"e{number}", input=MAIL) for number in range(6)), event("other", input=OTHER))
+
+    async def seen(look_at: int) -> list[tuple[str, int, int, bool]]:
+        nothing: dict[str, Any] = dict.fromkeys(
+            ("source", "type", "statuses", "after_at", "after_source", "after_type", "after_key")
+        )
+        found = await stage.database.read(
+            lambda c: inputs.list_(c, NAMESPACE, "inbox", look_at=look_at, count=10, **nothing)
+        )
+        return sorted((one.key.id, one.status, one.pending, one.partial) for one in found)
+
+    other = ("m2", pb.INPUT_PENDING, 2, False)
+    assert await seen(0) == await seen(12) == [(MAIL.id, pb.INPUT_PENDING, 12, False), other]
+    # One more than asked for tells that there is more.
+    assert await seen(5) == [(MAIL.id, pb.INPUT_PENDING, 6, True), other]
+    await stage.connection.execute(
+        "update kagzi.deliveries set status = 'CONSUMED', run_id = gen_random_uuid() where event_id <> 'other'"
+    )
+    assert await seen(12) == [(MAIL.id, pb.INPUT_DONE, 0, False), other]
+    assert await seen(11) == [(MAIL.id, pb.INPUT_STATUS_UNSPECIFIED, 0, True), other]
+    found = await stage.database.read(lambda c: inputs.get(c, NAMESPACE, "inbox", MAIL, look_at=4))
+    assert (len(found.events), found.truncated, found.input.partial) == (4, True, True)
+    assert all(len(one.deliveries) == 2 and not one.inputs for one in found.events)
+    found = await stage.database.read(lambda c: inputs.get(c, NAMESPACE, "inbox", MAIL, look_at=12))
+    assert (len(found.events), found.truncated, found.input.status) == (6, False, pb.INPUT_DONE)

@@ -183,3 +183,35 @@ async def test_a_disabled_namespace_and_a_cancel_stand_first(scene: Scene) -> No
     # What a worker holds may finish.
     holder = await scene.worker(ServedType("order"))
     assert await scene.codes(await scene.run("RUNNING", "20 s", locked_by=holder)) == ["RUNNING"]
+
+
+async def test_a_thousand_workers_are_asked_by_their_kinds(scene: Scene) -> None:
+    many = (
+        "insert into kagzi.workers (namespace, worker_id, instance, task_queue, types, type_versions, type_hashes,"
+        " concurrency, reported, status) select 'default', gen_random_uuid(), $1::text || n, 'default',"
+        " array[$2::text], array[$3::text], array[''], 5, $4, $5 from generate_series(1, $6) n"
+    )
+    run = await scene.run(version="2")
+    await scene.sql(many, "a", "other", "", 0, "ONLINE", 1_000)
+    assert await scene.codes(run) == ["NO_WORKER_OF_TYPE"]
+    assert (await scene.told(run)).reasons[0].sentence.startswith("200 or more workers serve the queue default")
+    await scene.sql(many, "b", "order", "1", 0, "ONLINE", 200)
+    assert await scene.codes(run) == ["NO_WORKER_OF_VERSION"]
+    await scene.sql(many, "c", "order", "2", 0, "DRAINING", 200)
+    assert await scene.codes(run) == ["WORKERS_DRAIN"]
+    await scene.sql(many, "d", "order", "2", 5, "ONLINE", 99)
+    full = await scene.worker(ServedType("order", "2"), concurrency=5)
+    for _ in range(5):
+        await scene.run("RUNNING", "1 h", locked_by=full)
+    await scene.sql("update kagzi.workers set reported = 5 where worker_id = $1", full)
+    # Counted are the leases on record; nobody but the last one holds any.
+    assert await scene.codes(run) == ["DUE"]
+    await scene.sql(
+        "insert into kagzi.workflow_runs"
+        " (namespace, run_id, task_queue, workflow_type, status, available_at, locked_by, claim_token)"
+        " select 'default', gen_random_uuid(), 'default', 'order', 'RUNNING', kagzi.now() + interval '1 h',"
+        " w.worker_id, gen_random_uuid()"
+        " from kagzi.workers w cross join generate_series(1, 5) where w.instance like 'd%'"
+    )
+    assert await scene.codes(run) == ["WORKERS_FULL"]
+    assert "none of 100 that were looked at has a free slot" in (await scene.told(run)).reasons[0].sentence

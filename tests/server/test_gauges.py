@@ -52,7 +52,7 @@ async def _age(world: World) -> None:
 
 async def _last(world: World) -> GetStatsResponse.Point:
     now = datetime.now(UTC).replace(second=0, microsecond=0)
-    [point] = await stats.points(
+    [point], _ = await stats.points(
         world.connection,
         "default",
         since=now - timedelta(minutes=5),

@@ -90,3 +90,31 @@ async def test_a_count_stops_where_nobody_counts_on(connection: Connection) -> N
         await given.run(connection, "FAILED")
     [found] = await attention(connection, "default")
     assert (found.count, found.sentence.startswith("100 or more runs failed")) == (100, True)
+
+
+async def test_a_thousand_workers_of_one_deployment_hide_nobody_else(connection: Connection) -> None:
+    await connection.execute(
+        "insert into kagzi.workers"
+        " (namespace, worker_id, instance, task_queue, types, type_versions, type_hashes, status)"
+        " select 'default', gen_random_uuid(), 'i' || n, 'default', array['order', 'last'], array['', n % 2 || ''],"
+        " '{\"\", \"\"}', case when n = 7 then 'DRAINING' else 'ONLINE' end from generate_series(1, 1000) n"
+    )
+    await given.run(connection)
+    await given.run(connection, workflow_type="last", version="1")
+    unserved = await given.run(connection, workflow_type="last", version="2")
+    [found] = await attention(connection, "default")
+    assert (found.code, list(found.subjects)) == (ATTENTION_UNSERVED_RUNS, [unserved])
+
+
+async def test_nobody_is_called_unserved_where_not_all_workers_were_seen(connection: Connection) -> None:
+    await connection.execute(
+        "insert into kagzi.workers"
+        " (namespace, worker_id, instance, task_queue, types, type_versions, type_hashes, status)"
+        " select 'default', gen_random_uuid(), 'i' || n, 'queue', array['type-' || n], '{\"\"}', '{\"\"}', 'ONLINE'"
+        " from generate_series(1, 120) n"
+    )
+    before = await given.run(connection, task_queue="nobody")
+    await given.run(connection, task_queue="queue")
+    await given.run(connection, task_queue="the-next")
+    [found] = await attention(connection, "default")
+    assert list(found.subjects) == [before]

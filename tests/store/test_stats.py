@@ -24,10 +24,10 @@ async def test_servers_add_up_and_a_repeated_put_counts_nothing_twice(connection
         await stats.put(connection, "default", one, NOON, {"order": order, "": Tally(leases_lost=1)})
     await stats.put(connection, "default", two, NOON + timedelta(seconds=59), {"ship": Tally(started=10, failed=1)})
     await stats.put(connection, "another", two, NOON, {"order": Tally(started=99)})
-    [point] = await stats.points(connection, "default", since=NOON, until=NOON + MINUTE, minutes=1)
+    [point], _ = await stats.points(connection, "default", since=NOON, until=NOON + MINUTE, minutes=1)
     assert (point.started, point.completed, point.failed, point.steps_completed) == (13, 2, 1, 7)
     assert point.leases_lost == 1
-    [point] = await stats.points(
+    [point], _ = await stats.points(
         connection, "default", since=NOON, until=NOON + MINUTE, minutes=1, workflow_type="order"
     )
     assert (point.started, point.failed, point.leases_lost) == (3, 0, 0)
@@ -37,7 +37,7 @@ async def test_points_have_no_gaps_and_cover_whole_stretches(connection: Connect
     server = given.new_id()
     for minute in (0, 4, 5, 11):
         await stats.put(connection, "default", server, NOON + minute * MINUTE, {"": Tally(started=1)})
-    found = await stats.points(connection, "default", since=NOON, until=NOON + 12 * MINUTE, minutes=5)
+    found, _ = await stats.points(connection, "default", since=NOON, until=NOON + 12 * MINUTE, minutes=5)
     assert [point.started for point in found] == [2, 1, 1]
     assert [point.at.ToDatetime(UTC) for point in found] == [NOON + 5 * number * MINUTE for number in range(3)]
 
@@ -46,8 +46,8 @@ async def test_stretches_of_whole_hours_are_read_from_rows_of_hours(connection: 
     server = given.new_id()
     await stats.put(connection, "default", server, NOON + 7 * MINUTE, {"order": Tally(started=5)}, stats.HOUR)
     await stats.put(connection, "default", server, NOON + 7 * MINUTE, {"order": Tally(started=2)})
-    hours = await stats.points(connection, "default", since=NOON, until=NOON + 120 * MINUTE, minutes=60)
-    minutes = await stats.points(connection, "default", since=NOON, until=NOON + 60 * MINUTE, minutes=30)
+    hours, _ = await stats.points(connection, "default", since=NOON, until=NOON + 120 * MINUTE, minutes=60)
+    minutes, _ = await stats.points(connection, "default", since=NOON, until=NOON + 60 * MINUTE, minutes=30)
     assert ([point.started for point in hours], [point.started for point in minutes]) == ([5, 0], [2, 0])
 
 
@@ -58,7 +58,7 @@ async def test_a_gauge_is_the_last_count_of_a_stretch(connection: Connection) ->
     # Counting does not disturb what is standing there, and the other way round.
     now: datetime = await connection.fetchval("select date_trunc('minute', kagzi.now())")
     await stats.put(connection, "default", server, now, {"": Tally(started=1)})
-    found = await stats.points(connection, "default", since=now - MINUTE, until=now + MINUTE, minutes=2)
+    found, _ = await stats.points(connection, "default", since=now - MINUTE, until=now + MINUTE, minutes=2)
     assert [(point.pending_due, point.oldest_due_ms) for point in found] == [(3, 10)]
 
 
@@ -70,7 +70,7 @@ async def test_a_percentile_is_right_to_within_a_fifth(connection: Connection) -
         halves[number % 2].picked_up(time)
     for half in halves:
         await stats.put(connection, "default", given.new_id(), NOON, {"order": half})
-    [point] = await stats.points(connection, "default", since=NOON, until=NOON + MINUTE, minutes=1)
+    [point], _ = await stats.points(connection, "default", since=NOON, until=NOON + MINUTE, minutes=1)
     assert point.pickup == point.duration
     assert point.duration.count == 5_000
     assert point.duration.p50_ms == pytest.approx(times[2_500], rel=0.2)
@@ -106,7 +106,7 @@ async def test_counts_of_several_servers_become_one_row_and_say_the_same(connect
         servers[0],
     )
 
-    async def charts() -> list[list[stats.Point]]:
+    async def charts() -> list[tuple[list[stats.Point], datetime | None]]:
         return [
             await stats.points(
                 connection, "merged", since=over, until=now + MINUTE, minutes=minutes, workflow_type=workflow_type
@@ -133,7 +133,7 @@ async def test_counts_of_several_servers_become_one_row_and_say_the_same(connect
     await stats.put(connection, "merged", late, over, {"order": Tally(started=100)})
     await merges.merge(connection, "merged", stats.MINUTE, stretches=300)
     assert (await rows())[stats.MINUTE] == 6 + 4
-    [point] = await stats.points(connection, "merged", since=over, until=over + MINUTE, minutes=1)
+    [point], _ = await stats.points(connection, "merged", since=over, until=over + MINUTE, minutes=1)
     assert (point.started, point.duration.count, point.running) == (106, 3, 7)
     # Of what stood at a moment the later count is shown, whoever is merged last.
     for seconds, running, shown in ((0.5, 8, 7), (2, 9, 9)):
@@ -148,7 +148,7 @@ async def test_counts_of_several_servers_become_one_row_and_say_the_same(connect
         )
         await merges.merge(connection, "merged", stats.MINUTE, stretches=300)
         assert (await rows())[stats.MINUTE] == 6 + 4
-        [point] = await stats.points(connection, "merged", since=over, until=over + MINUTE, minutes=1)
+        [point], _ = await stats.points(connection, "merged", since=over, until=over + MINUTE, minutes=1)
         assert (point.started, point.running) == (106, shown)
 
 
@@ -157,3 +157,21 @@ def test_a_minute_is_merged_before_it_is_no_longer_looked_for(interval: float) -
     # A pass that comes just before it is time leaves it to the next.
     longest = timedelta(seconds=merge_every(interval) + interval)
     assert longest < (merges.STRETCHES - 1) * MINUTE - merges.SETTLED
+
+
+async def test_a_chart_looks_at_the_oldest_counts_and_says_where_it_stopped(connection: Connection) -> None:
+    for number in range(4):
+        for _ in range(3):
+            await stats.put(connection, "default", given.new_id(), NOON + number * MINUTE, {"order": Tally(started=1)})
+
+    async def seen(look_at: int) -> tuple[list[int], datetime | None]:
+        points, until = await stats.points(
+            connection, "default", since=NOON, until=NOON + 4 * MINUTE, minutes=1, look_at=look_at
+        )
+        return [point.started for point in points], until
+
+    assert await seen(0) == await seen(13) == ([3, 3, 3, 3], None)
+    assert await seen(8) == ([3, 3, 0, 0], NOON + 2 * MINUTE)
+    # What was read whole may have been cut off for all one knows.
+    assert await seen(6) == ([3, 0, 0, 0], NOON + MINUTE)
+    assert await seen(2) == ([0, 0, 0, 0], NOON)

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from kagzi.protocol.v1 import admin_pb2 as pb
 from kagzi.protocol.v1.common_pb2 import RunStatus
 from kagzi.store import rows
-from kagzi.store.explanations import Facts, Fleet, Wait
+from kagzi.store.explanations import ASKED, SEEN, Facts, Fleet, Wait
 
 Reason = pb.ExplainRunResponse.Reason
 
@@ -222,7 +222,7 @@ def _waits_for_slot(facts: Facts, fleet: Fleet) -> Iterator[Reason]:
     if not fleet.free:
         yield _reason(
             pb.EXPLAIN_WORKERS_FULL,
-            "Workers could run it, but none has a free slot.",
+            f"Workers could run it, but none{_looked_at(fleet)} has a free slot.",
             "Start more workers, or raise their concurrency.",
             run["task_queue"],
             since=since,
@@ -265,7 +265,11 @@ def _reason(
 
 
 def _many(workers: int) -> str:
-    return "1 worker serves" if workers == 1 else f"{workers} workers serve"
+    return "1 worker serves" if workers == 1 else f"{workers}{' or more' if workers >= SEEN else ''} workers serve"
+
+
+def _looked_at(fleet: Fleet) -> str:
+    return f" of {ASKED} that were looked at" if fleet.workers > ASKED else ""
 
 
 def _clock(moment: datetime) -> str:

@@ -1,7 +1,8 @@
 -- name: attention
 -- What needs a person, by kind, each counted up to 100 with the first ten of them. Whatever is stored, at most some
--- hundred rows of each kind are read: of failed runs the newest 200, of workers the 200 that registered last, of kinds
--- of runs 200, found by jumping along the index from one to the next. Locks nothing.
+-- hundred rows of each kind are read: of failed runs the newest 100, of workers the 100 that registered last, of kinds
+-- of runs and of workers 100 each, found by jumping along an index from one to the next. Of queues behind the last kind
+-- of worker that was seen nothing is said. Locks nothing.
 with recursive kinds as (
     (select 1 as number, r.task_queue, r.workflow_type, r.version
      from kagzi.workflow_runs r
@@ -19,12 +20,31 @@ with recursive kinds as (
         order by r.task_queue, r.workflow_type, r.version
         limit 1
     ) following
-    where k.number < 200
+    where k.number < 100
+), fleets as (
+    (select 1 as number, w.task_queue, w.types, w.type_versions, w.status
+     from kagzi.workers w
+     where w.namespace = :namespace and w.status <> 'OFFLINE'
+     order by w.task_queue, hash_array_extended(w.types, 0), hash_array_extended(w.type_versions, 0), w.status
+     limit 1)
+    union all
+    select f.number + 1, following.task_queue, following.types, following.type_versions, following.status
+    from fleets f
+    cross join lateral (
+        select w.task_queue, w.types, w.type_versions, w.status
+        from kagzi.workers w
+        where w.namespace = :namespace and w.status <> 'OFFLINE'
+          and (w.task_queue, hash_array_extended(w.types, 0), hash_array_extended(w.type_versions, 0), w.status)
+              > (f.task_queue, hash_array_extended(f.types, 0), hash_array_extended(f.type_versions, 0), f.status)
+        order by w.task_queue, hash_array_extended(w.types, 0), hash_array_extended(w.type_versions, 0), w.status
+        limit 1
+    ) following
+    where f.number < 100
 ), served as materialized (
-    select w.task_queue, t.name, t.version
-    from kagzi.workers w
-    cross join unnest(w.types, w.type_versions) as t(name, version)
-    where w.namespace = :namespace and w.status = 'ONLINE'
+    select f.task_queue, t.name, t.version
+    from fleets f
+    cross join unnest(f.types, f.type_versions) as t(name, version)
+    where f.status = 'ONLINE'
 ), parked as (
     select r.run_id::text as subject, row_number() over () as number
     from kagzi.workflow_runs r
@@ -57,9 +77,10 @@ with recursive kinds as (
             order by r.available_at
             limit 100
         ) due
-        where not exists (select 1 from served s
-                          where s.task_queue = k.task_queue and s.name = k.workflow_type
-                            and k.version in ('', s.version))
+        where not exists (select 1 from fleets f where f.number = 100 and f.task_queue <= k.task_queue)
+          and not exists (select 1 from served s
+                            where s.task_queue = k.task_queue and s.name = k.workflow_type
+                              and k.version in ('', s.version))
         limit 100
     ) due
 ), broken as (
@@ -76,7 +97,7 @@ with recursive kinds as (
         from kagzi.workflow_runs r
         where r.namespace = :namespace and r.status = 'FAILED' and r.finished_at > kagzi.now() - interval '1 day'
         order by r.finished_at desc
-        limit 200
+        limit 100
     ) f
     where not exists (select 1 from kagzi.workflow_runs again
                       where again.namespace = :namespace and again.retried_from = f.run_id)
@@ -89,7 +110,7 @@ with recursive kinds as (
         from kagzi.workers w
         where w.namespace = :namespace
         order by w.registered_at desc, w.worker_id desc
-        limit 200
+        limit 100
     ) f
     where f.status = 'OFFLINE' and f.deregistered_at is null
       and f.last_heartbeat_at > kagzi.now() - interval '1 day'

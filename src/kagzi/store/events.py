@@ -48,7 +48,8 @@ async def list_(
     parameters.
     """
     found = await _list.fetch(connection, namespace=namespace, automation=automation, room=_ROOM, **filters)
-    shown = await events_of(connection, namespace, automation, found)
+    delivered = await deliveries(connection, namespace, automation, found)
+    shown = await events_of(connection, namespace, automation, found, delivered)
     more = bool(found) and found[0]["found"] > len(found)
     return shown, (found[-1]["created_at"], found[-1]["topic"], found[-1]["event_id"]) if more else None
 
@@ -64,34 +65,41 @@ async def look(
     over = end + 1 == len(looked) < look_at
     place = None if over else (looked[end]["created_at"], looked[end]["topic"], looked[end]["event_id"])
     shown = [looked[number] for number in wanted]
-    return await events_of(connection, namespace, automation, shown, most_inputs=FEW_INPUTS), place
+    delivered = await deliveries(connection, namespace, automation, shown)
+    return await events_of(connection, namespace, automation, shown, delivered, most_inputs=FEW_INPUTS), place
 
 
 async def events_of(
-    connection: Connection, namespace: str, automation: str, found: Sequence[Record], *, most_inputs: int = _INPUTS
+    connection: Connection,
+    namespace: str,
+    automation: str,
+    found: Sequence[Record],
+    delivered: Sequence[Record],
+    *,
+    most_inputs: int = _INPUTS,
 ) -> list[Event]:
-    """The events in these rows, with deliveries and at most `most_inputs` inputs each."""
+    """The events in these rows, with their deliveries and at most `most_inputs` inputs each."""
     keys = [(row["topic"], row["event_id"]) for row in found]
-    delivered: dict[Key, list[Record]] = defaultdict(list)
-    for row in await deliveries(connection, namespace, automation, keys):
-        delivered[row["topic"], row["event_id"]].append(row)
+    became: dict[Key, list[Record]] = defaultdict(list)
+    for row in delivered:
+        became[row["topic"], row["event_id"]].append(row)
     caused: dict[Key, list[InputKey]] = defaultdict(list)
     given = {"topics": [topic for topic, _ in keys], "event_ids": [event_id for _, event_id in keys]}
     named = {"namespace": namespace, "automation": automation}
     for row in await _causes.fetch(connection, **named, **given, most=most_inputs):
         key = InputKey(source=row["source"], type=row["type"], id=row["key"])
         caused[row["topic"], row["event_id"]].append(key)
-    return [_event(row, delivered[key], caused[key]) for row, key in zip(found, keys, strict=True)]
+    return [_event(row, became[key], caused[key]) for row, key in zip(found, keys, strict=True)]
 
 
-async def deliveries(connection: Connection, namespace: str, automation: str, keys: Sequence[Key]) -> list[Record]:
-    """What became of these events for each consumer."""
+async def deliveries(connection: Connection, namespace: str, automation: str, found: Sequence[Record]) -> list[Record]:
+    """What became of the events in these rows for each consumer."""
     return await _deliveries.fetch(
         connection,
         namespace=namespace,
         automation=automation,
-        topics=[topic for topic, _ in keys],
-        event_ids=[event_id for _, event_id in keys],
+        topics=[row["topic"] for row in found],
+        event_ids=[row["event_id"] for row in found],
     )
 
 

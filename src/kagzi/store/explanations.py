@@ -72,9 +72,12 @@ _ahead = _sql.bind("ahead", columns=("ahead",))
 # Of a run that waits for a thousand things, a person reads the first few.
 _WAITS = 10
 _AHEAD = 500
-# Workers whose slots are looked at, and runs counted for each: a thousand rows at most.
-_WORKERS = 10
-_HELD = 100
+# Workers of a queue that are counted, those that are asked for a free slot, those whose runs are counted, and how many
+# runs of each: less than a thousand rows in all.
+SEEN = 200
+ASKED = 100
+_COUNTED = 10
+_HELD = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +102,12 @@ class Wait:
 class Fleet:
     """Who could take a due run, and who comes first."""
 
+    # Counted up to SEEN.
     workers: int
-    know: int
-    suit: int
-    take: int
+    # Whether one knows the type, has the version, takes runs; and whether one of ASKED that do has a free slot.
+    know: bool
+    suit: bool
+    take: bool
     free: bool
     # Due runs of the same kind that come first; counted up to 500.
     ahead: int
@@ -156,7 +161,8 @@ async def _waited(connection: Connection, namespace: str, run_id: str, steps: Se
 
 async def _served(connection: Connection, namespace: str, run: Record) -> Fleet:
     kind = {"task_queue": run["task_queue"], "workflow_type": run["workflow_type"], "version": run["version"]}
-    [fleet] = await _fleet.fetch(connection, namespace=namespace, **kind, most=_WORKERS, most_held=_HELD)
+    bounds = {"most_seen": SEEN, "most": ASKED, "most_counted": _COUNTED, "most_held": _HELD}
+    [fleet] = await _fleet.fetch(connection, namespace=namespace, **kind, **bounds)
     [before] = await _ahead.fetch(
         connection,
         namespace=namespace,

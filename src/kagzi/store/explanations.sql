@@ -22,36 +22,71 @@ order by s.position, s.step_id
 limit :most;
 
 -- name: fleet
--- Who serves a queue: how many workers there are, know the type, have the version, and take runs; and whether one of
--- those, of the :most heard of last, has a free slot. Held runs are counted up to :most_held a worker. Locks nothing.
-with live as materialized (
-    select w.worker_id, w.status, w.concurrency, :workflow_type = any (w.types) as knows,
-           exists (select 1 from unnest(w.types, w.type_versions) as t(name, version)
-                   where t.name = :workflow_type and (:version = '' or t.version = :version)) as suits
-    from kagzi.workers w
-    where w.namespace = :namespace and w.task_queue = :task_queue and w.status <> 'OFFLINE'
-    order by w.last_heartbeat_at desc
-    limit 1000
+-- Who serves a queue: how many workers there are, up to :most_seen; whether one knows the type, has the version, and takes
+-- runs; and whether one of those has a free slot: of :most of them the :most_counted that said they hold least. Kinds of
+-- workers are found by jumping along the index from one to the next; behind the hundredth anything may be. A worker's runs
+-- are counted up to :most_held, beyond which it has said how many. Locks nothing.
+with recursive kinds as (
+    (select 1 as number, w.types, w.type_versions, w.status
+     from kagzi.workers w
+     where w.namespace = :namespace and w.task_queue = :task_queue and w.status <> 'OFFLINE'
+     order by hash_array_extended(w.types, 0), hash_array_extended(w.type_versions, 0), w.status
+     limit 1)
+    union all
+    select k.number + 1, following.types, following.type_versions, following.status
+    from kinds k
+    cross join lateral (
+        select w.types, w.type_versions, w.status
+        from kagzi.workers w
+        where w.namespace = :namespace and w.task_queue = :task_queue and w.status <> 'OFFLINE'
+          and (hash_array_extended(w.types, 0), hash_array_extended(w.type_versions, 0), w.status)
+              > (hash_array_extended(k.types, 0), hash_array_extended(k.type_versions, 0), k.status)
+        order by hash_array_extended(w.types, 0), hash_array_extended(w.type_versions, 0), w.status
+        limit 1
+    ) following
+    where k.number < 100
+), judged as materialized (
+    select k.number, k.types, k.type_versions, k.status, :workflow_type = any (k.types) or k.number = 100 as knows,
+           k.number = 100 or exists (select 1 from unnest(k.types, k.type_versions) as t(name, version)
+                                     where t.name = :workflow_type and (:version = '' or t.version = :version)) as suits
+    from kinds k
 ), taking as (
-    select l.worker_id, l.concurrency
-    from live l
-    where l.suits and l.status = 'ONLINE'
+    select w.worker_id, w.concurrency, w.reported
+    from judged j
+    cross join lateral (
+        select w.worker_id, w.concurrency, w.reported
+        from kagzi.workers w
+        where w.namespace = :namespace and w.task_queue = :task_queue and w.status = 'ONLINE'
+          and hash_array_extended(w.types, 0) = hash_array_extended(j.types, 0)
+          and hash_array_extended(w.type_versions, 0) = hash_array_extended(j.type_versions, 0)
+        limit :most
+    ) w
+    where j.suits and j.status = 'ONLINE'
     limit :most
+), likely as (
+    select t.worker_id, t.concurrency, t.reported
+    from taking t
+    order by t.concurrency - t.reported desc
+    limit :most_counted
 )
-select (select count(l.worker_id) from live l)::integer as workers,
-       (select count(l.worker_id) from live l where l.knows)::integer as know,
-       (select count(l.worker_id) from live l where l.suits)::integer as suit,
-       (select count(l.worker_id) from live l where l.suits and l.status = 'ONLINE')::integer as take,
+select (select count(s.seen)
+        from (select 1 as seen from kagzi.workers w
+              where w.namespace = :namespace and w.task_queue = :task_queue and w.status <> 'OFFLINE'
+              limit :most_seen) s)::integer as workers,
+       exists (select 1 from judged j where j.knows) as know,
+       exists (select 1 from judged j where j.suits) as suit,
+       exists (select 1 from judged j where j.suits and j.status = 'ONLINE' or j.number = 100) as take,
        exists (
            select 1
-           from taking t
+           from likely t
            cross join lateral (
                select count(h.held) as held
                from (select 1 as held from kagzi.workflow_runs r
                      where r.namespace = :namespace and r.locked_by = t.worker_id and r.status = 'RUNNING'
                      limit :most_held) h
            ) holds
-           where holds.held < least(t.concurrency, :most_held)
+           where case when holds.held < :most_held then holds.held else greatest(holds.held, t.reported) end
+                 < t.concurrency
        ) as free;
 
 -- name: ahead

@@ -14,7 +14,9 @@ from kagzi.store import automations, errors, events, ledger, publications, rows,
 from kagzi.store.queries import Queries
 
 _sql = Queries("inputs.sql")
-_list = _sql.bind("list", columns=("source", "type", "key", "title", "run_id", "created_at", "pending", "skipped"))
+_list = _sql.bind(
+    "list", columns=("source", "type", "key", "title", "run_id", "created_at", "pending", "skipped", "partial")
+)
 _events = _sql.bind(
     "events", columns=("topic", "event_id", "payload", "payload_encoding", "run_id", "created_at", "updated_at")
 )
@@ -39,31 +41,42 @@ STATUS_NAME = {value: name for name, value in STATUS.items()}
 
 # What one answer shows of each.
 _MOST = 500
+# What an input caused, where nobody asks for less.
+_ALL = 2**31 - 1
 
 
-async def list_(connection: Connection, namespace: str, automation: str, **filters: Any) -> list[Input]:
-    """Inputs, newest first. `filters` are the query's parameters."""
-    found = await _list.fetch(connection, namespace=namespace, automation=automation, input_id=None, **filters)
-    return [_input(row) for row in found]
+async def list_(
+    connection: Connection, namespace: str, automation: str, *, look_at: int = 0, **filters: Any
+) -> list[Input]:
+    """Inputs, newest first, each judged by `look_at` of the deliveries it caused, or by all. `filters` are the query's
+    parameters.
+    """
+    given = {"namespace": namespace, "automation": automation, "look_at": look_at or _ALL}
+    return [_input(row) for row in await _list.fetch(connection, input_id=None, **given, **filters)]
 
 
-async def get(connection: Connection, namespace: str, automation: str, key: InputKey) -> GetInputResponse:
-    """One input and what became of it."""
-    found = await _one(connection, namespace, automation, key)
+async def get(
+    connection: Connection, namespace: str, automation: str, key: InputKey, *, look_at: int = 0
+) -> GetInputResponse:
+    """One input and what became of it: of all it caused, or of `look_at` events and deliveries."""
+    found = await _one(connection, namespace, automation, key, look_at)
     given = {"namespace": namespace, "automation": automation, "input_id": publications.input_id(key)}
-    caused = await _events.fetch(connection, count=_MOST + 1, **given)
-    shown = caused[:_MOST]
-    keys = [(row["topic"], row["event_id"]) for row in shown]
-    delivered = await events.deliveries(connection, namespace, automation, keys)
+    most = min(look_at or _MOST, _MOST)
+    caused = await _events.fetch(connection, count=most + 1, look_at=look_at + 1 if look_at else _ALL, **given)
+    shown = caused[:most]
+    delivered = await events.deliveries(connection, namespace, automation, shown)
     run_ids = list({str(run_id) for row in delivered for run_id in row["run_ids"]})
-    runs = await _runs.fetch(connection, namespace=namespace, run_ids=run_ids, count=_MOST + 1)
-    held = await ledger.of_runs(connection, namespace, [str(row["run_id"]) for row in runs[:_MOST]], whole=False)
+    runs = await _runs.fetch(
+        connection, namespace=namespace, run_ids=run_ids[: look_at + 1] if look_at else run_ids, count=most + 1
+    )
+    held = await ledger.of_runs(connection, namespace, [str(row["run_id"]) for row in runs[:most]], whole=False)
+    few = 0 if look_at else events.FEW_INPUTS
     return GetInputResponse(
         input=found,
-        events=await events.events_of(connection, namespace, automation, shown, most_inputs=events.FEW_INPUTS),
-        runs=[_run(row) for row in runs[:_MOST]],
+        events=await events.events_of(connection, namespace, automation, shown, delivered, most_inputs=few),
+        runs=[_run(row) for row in runs[:most]],
         mutations=[ledger.message_of(row) for row in sorted(held.values(), key=lambda row: row["created_at"])],
-        truncated=len(caused) > _MOST or len(runs) > _MOST,
+        truncated=len(caused) > most or len(runs) > most,
     )
 
 
@@ -79,7 +92,7 @@ async def skip(connection: Connection, namespace: str, automation: str, key: Inp
     return SkipInputResponse(input=now, skipped=skipped, reserved=left["reserved"])
 
 
-async def _one(connection: Connection, namespace: str, automation: str, key: InputKey) -> Input:
+async def _one(connection: Connection, namespace: str, automation: str, key: InputKey, look_at: int = 0) -> Input:
     nothing: dict[str, Any] = dict.fromkeys(
         ("source", "type", "statuses", "after_at", "after_source", "after_type", "after_key")
     )
@@ -88,6 +101,7 @@ async def _one(connection: Connection, namespace: str, automation: str, key: Inp
         namespace=namespace,
         automation=automation,
         input_id=publications.input_id(key),
+        look_at=look_at or _ALL,
         count=1,
         **nothing,
     )
@@ -99,10 +113,13 @@ async def _one(connection: Connection, namespace: str, automation: str, key: Inp
 
 def _input(row: Record) -> Input:
     status = "PENDING" if row["pending"] else "SKIPPED" if row["skipped"] else "DONE"
+    # Where not all was looked at, only what is pending is known to be.
+    known = bool(row["pending"]) or not row["partial"]
     return Input(
         key=InputKey(source=row["source"], type=row["type"], id=row["key"]),
         title=row["title"],
-        status=STATUS[status],
+        status=STATUS[status] if known else InputStatus.INPUT_STATUS_UNSPECIFIED,
+        partial=row["partial"],
         run_id=rows.identity(row["run_id"]),
         pending=row["pending"],
         created_at=rows.timestamp(row["created_at"]),

@@ -1,24 +1,30 @@
 -- name: list
 -- Inputs of an automation, newest first, from behind the given one, with how many of the deliveries they caused are
--- pending or reserved, and whether one was skipped. The limit keeps each look for a delivery one probe of a key. Locks
--- nothing.
+-- pending or reserved, and whether one was skipped. Of each input :look_at deliveries are looked at, and whether there
+-- are more. Limits keep each look for a delivery one probe of a key. Locks nothing.
 with consumers as materialized (
     select h.name from kagzi.handlers h where h.namespace = :namespace and h.automation = :automation
 )
-select i.source, i.type, i.key, i.title, i.run_id, i.created_at, w.pending, w.skipped
+select i.source, i.type, i.key, i.title, i.run_id, i.created_at, w.pending, w.skipped, w.looked > :look_at as partial
 from kagzi.inputs i
 cross join lateral (
-    select count(*) filter (where d.status in ('PENDING', 'RESERVED')) as pending,
-           coalesce(bool_or(d.status = 'SKIPPED'), false) as skipped
-    from kagzi.event_causes c
-    cross join consumers h
-    cross join lateral (
-        select d.status
-        from kagzi.deliveries d
-        where d.namespace = :namespace and d.automation = :automation and d.consumer = h.name and d.topic = c.topic
-          and d.event_id = c.event_id
-        limit 1) as d
-    where c.namespace = :namespace and c.automation = :automation and c.input_id = i.input_id) as w
+    select count(f.status) filter (where f.status in ('PENDING', 'RESERVED')) as pending,
+           coalesce(bool_or(f.status = 'SKIPPED'), false) as skipped, count(f.event_id) as looked
+    from (
+        select c.event_id, d.status
+        from kagzi.event_causes c
+        left join lateral (
+            select d.status
+            from consumers h
+            cross join lateral (
+                select d.status
+                from kagzi.deliveries d
+                where d.namespace = :namespace and d.automation = :automation and d.consumer = h.name
+                  and d.topic = c.topic and d.event_id = c.event_id
+                limit 1) as d
+        ) as d on true
+        where c.namespace = :namespace and c.automation = :automation and c.input_id = i.input_id
+        limit :look_at::bigint + 1) as f) as w
 where i.namespace = :namespace and i.automation = :automation
   and (:input_id::uuid is null or i.input_id = :input_id)
   and (:source::text is null or i.source = :source) and (:type::text is null or i.type = :type)
@@ -31,15 +37,19 @@ order by i.created_at desc, i.source desc, i.type desc, i.key desc
 limit :count;
 
 -- name: events
--- Events that an input caused, directly or through others, oldest first, without payloads. Locks nothing.
+-- Events that an input caused, directly or through others, oldest first, without payloads; of more than :look_at, some.
+-- Locks nothing.
 select e.topic, e.event_id, null::bytea as payload, e.payload_encoding, e.run_id, e.created_at, e.updated_at
-from kagzi.event_causes c
+from (
+    select c.topic, c.event_id
+    from kagzi.event_causes c
+    where c.namespace = :namespace and c.automation = :automation and c.input_id = :input_id::uuid
+    limit :look_at::bigint) as c
 cross join lateral (
     select e.topic, e.event_id, e.payload_encoding, e.run_id, e.created_at, e.updated_at, e.arrival
     from kagzi.events e
     where e.namespace = :namespace and e.automation = :automation and e.topic = c.topic and e.event_id = c.event_id
     limit 1) as e
-where c.namespace = :namespace and c.automation = :automation and c.input_id = :input_id::uuid
 order by e.arrival
 limit :count;
 

@@ -18,7 +18,7 @@ _merge = _sql.bind("merge")
 # Whose rows the merged ones are: no server has it.
 TOGETHER = "00000000-0000-0000-0000-000000000000"
 # A server writes to a minute for some seconds after its end by its own clock, and clocks differ.
-SETTLED = timedelta(minutes=14)
+SETTLED = timedelta(minutes=5)
 # How many minutes, and how many hours, are looked back over.
 STRETCHES = 90
 _MOST = 100

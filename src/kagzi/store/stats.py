@@ -35,12 +35,14 @@ _GAUGES = ("pending_due", "running", "sleeping", "oldest_due_ms")
 # How many minutes a row is for.
 MINUTE = 1
 HOUR = 60
+# Rows that a chart is made of, where nobody asks for less.
+_ALL = 2**31 - 1
 
 _sql = Queries("stats.sql")
 _put = _sql.bind("put")
 _gauge = _sql.bind("gauge")
 _uncounted = _sql.bind("uncounted", columns=("namespace", "stood"))
-_points = _sql.bind("points", columns=("number", *_COUNTS, "pickup", "duration", *_GAUGES))
+_points = _sql.bind("points", columns=("number", *_COUNTS, "pickup", "duration", *_GAUGES, "looked_until"))
 
 # Upper bounds of the buckets in milliseconds, from 1 ms to 35 days; one more bucket holds what took longer.
 BOUNDS = [2 ** (step / 2) for step in range(64)]
@@ -150,8 +152,11 @@ async def points(
     until: datetime,
     minutes: int,
     workflow_type: str = "",
-) -> list[Point]:
-    """One point for every stretch of `minutes` from `since`, a whole minute, until `until`, without gaps."""
+    look_at: int = 0,
+) -> tuple[list[Point], datetime | None]:
+    """One point for every stretch of `minutes` from `since`, a whole minute, until `until`, without gaps. Where
+    there are more rows than `look_at`, also the minute or hour from which on nothing was counted.
+    """
     found = await _points.fetch(
         connection,
         namespace=namespace,
@@ -159,14 +164,16 @@ async def points(
         until=until,
         minutes=minutes,
         workflow_type=workflow_type,
+        look_at=look_at or _ALL,
         # Rows of an hour tell as much where a stretch is made of whole ones.
         span=HOUR if minutes % 60 == 0 and since.minute == 0 else MINUTE,
     )
     step = timedelta(minutes=minutes)
     answer = [Point(at=rows.timestamp(since + step * number)) for number in range(-(-(until - since) // step))]
     for row in found:
-        _fill(answer[row["number"]], row)
-    return answer
+        if row["number"] is not None:
+            _fill(answer[row["number"]], row)
+    return answer, found[0]["looked_until"]
 
 
 def latency(counts: Sequence[int]) -> Latency | None:

@@ -48,14 +48,25 @@ limit :most;
 
 -- name: points
 -- Sums over stretches of :minutes minutes from :since until :until, of one type or (with '') of all together, from rows
--- of a minute or an hour. Stretches in which nothing was counted are left out. Locks nothing.
-with counted as materialized (
-    select (extract(epoch from s.minute - :since::timestamptz) / 60)::integer / :minutes::integer as number,
-           s.started, s.completed, s.failed, s.cancelled, s.steps_completed, s.steps_failed, s.leases_lost, s.pickup,
-           s.duration, s.counted_at, s.pending_due, s.running, s.sleeping, s.oldest_due_ms
+-- of a minute or an hour. Stretches in which nothing was counted are left out. Of more rows than :look_at the oldest are
+-- read; the minute or hour that is cut off there, and all behind it, is left out too, and named with every row, of which
+-- there is always one. Locks nothing.
+with looked as materialized (
+    select s.minute, s.started, s.completed, s.failed, s.cancelled, s.steps_completed, s.steps_failed, s.leases_lost,
+           s.pickup, s.duration, s.counted_at, s.pending_due, s.running, s.sleeping, s.oldest_due_ms
     from kagzi.stats s
     where s.namespace = :namespace and s.span = :span and s.minute >= :since and s.minute < :until::timestamptz
       and s.workflow_type = :workflow_type
+    order by s.minute, s.server_id
+    limit :look_at
+), cut as materialized (
+    select max(l.minute) as minute from looked l having count(l.minute) = :look_at
+), counted as materialized (
+    select (extract(epoch from s.minute - :since::timestamptz) / 60)::integer / :minutes::integer as number,
+           s.started, s.completed, s.failed, s.cancelled, s.steps_completed, s.steps_failed, s.leases_lost, s.pickup,
+           s.duration, s.counted_at, s.pending_due, s.running, s.sleeping, s.oldest_due_ms
+    from looked s
+    where not exists (select 1 from cut where cut.minute = s.minute)
 ), summed as (
     select c.number, sum(c.started)::bigint as started, sum(c.completed)::bigint as completed,
            sum(c.failed)::bigint as failed, sum(c.cancelled)::bigint as cancelled,
@@ -79,8 +90,9 @@ with counted as materialized (
 )
 select s.number, s.started, s.completed, s.failed, s.cancelled, s.steps_completed, s.steps_failed, s.leases_lost,
        coalesce(b.pickup, '{}') as pickup, coalesce(b.duration, '{}') as duration, g.pending_due, g.running,
-       g.sleeping, g.oldest_due_ms
-from summed s
+       g.sleeping, g.oldest_due_ms, (select cut.minute from cut) as looked_until
+from (values (true)) as always(row)
+left join summed s on true
 left join bucketed b using (number)
 left join gauged g using (number)
 order by s.number;

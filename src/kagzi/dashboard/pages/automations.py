@@ -36,6 +36,9 @@ _COUNTED_EACH = 40
 _COUNTED = 800
 # A page costs the same however rare what is looked for; what lies further back is asked for.
 _LOOK_AT = 200
+# What is looked at of all that an input caused: of each in the list, and of one that is looked at.
+_CAUSED_EACH = 20
+_CAUSED = 100
 
 Fields = Mapping[str, str]
 
@@ -64,7 +67,13 @@ async def automation(visit: Visit) -> View:
     name = _name(visit)
     told, inputs = await asyncio.gather(
         visit.ask("AutomationService.GetAutomation", name=name, count_to=_COUNTED),
-        visit.ask("AutomationService.ListInputs", name=name, page_size=_INPUTS, page_token=visit.query.get("page", "")),
+        visit.ask(
+            "AutomationService.ListInputs",
+            name=name,
+            page_size=_INPUTS,
+            page_token=visit.query.get("page", ""),
+            look_at=_CAUSED_EACH,
+        ),
     )
     found = told["automation"]
     token = inputs["next_page_token"]
@@ -123,7 +132,7 @@ async def events(visit: Visit) -> View:
 async def input_(visit: Visit) -> View:
     """The page `/automations/{name}/input`."""
     name = _name(visit)
-    told = await visit.ask("AutomationService.GetInput", name=name, key=_key(visit.query))
+    told = await visit.ask("AutomationService.GetInput", name=name, key=_key(visit.query), look_at=_CAUSED)
     return View("input.html", {"name": name, "here": f"/automations/{part(name)}", **told, "done": ""})
 
 

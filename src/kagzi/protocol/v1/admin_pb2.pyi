@@ -889,6 +889,7 @@ class GetStatsRequest(_message.Message):
     UNTIL_FIELD_NUMBER: _builtins.int
     STEP_MS_FIELD_NUMBER: _builtins.int
     INCLUDE_ATTENTION_FIELD_NUMBER: _builtins.int
+    LOOK_AT_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     """Whose work."""
     workflow_type: _builtins.str
@@ -897,6 +898,8 @@ class GetStatsRequest(_message.Message):
     """Length of a point, whole minutes; 0 means one minute, or as long as it takes for 1,000 points."""
     include_attention: _builtins.bool
     """Also say what needs attention now."""
+    look_at: _builtins.int
+    """Looks at no more than this many counts, the oldest first: every server has its own of the last minutes. 0: at all."""
     @_builtins.property
     def since(self) -> _timestamp_pb2.Timestamp:
         """From this minute on; one hour ago when absent."""
@@ -914,10 +917,11 @@ class GetStatsRequest(_message.Message):
         until: _timestamp_pb2.Timestamp | None = ...,
         step_ms: _builtins.int = ...,
         include_attention: _builtins.bool = ...,
+        look_at: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["since", b"since", "until", b"until"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["include_attention", b"include_attention", "namespace", b"namespace", "since", b"since", "step_ms", b"step_ms", "until", b"until", "workflow_type", b"workflow_type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["include_attention", b"include_attention", "look_at", b"look_at", "namespace", b"namespace", "since", b"since", "step_ms", b"step_ms", "until", b"until", "workflow_type", b"workflow_type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1040,6 +1044,7 @@ class GetStatsResponse(_message.Message):
     POINTS_FIELD_NUMBER: _builtins.int
     STEP_MS_FIELD_NUMBER: _builtins.int
     ATTENTION_FIELD_NUMBER: _builtins.int
+    LOOKED_UNTIL_FIELD_NUMBER: _builtins.int
     step_ms: _builtins.int
     """Length of a point."""
     @_builtins.property
@@ -1050,16 +1055,23 @@ class GetStatsResponse(_message.Message):
     def attention(self) -> _containers.RepeatedCompositeFieldContainer[Global___Attention]:
         """What needs attention, the most urgent first; only when asked for."""
 
+    @_builtins.property
+    def looked_until(self) -> _timestamp_pb2.Timestamp:
+        """From here on not all was looked at, and nothing is in the points; absent when all was. Only where the request has
+        `look_at`.
+        """
+
     def __init__(
         self,
         *,
         points: _abc.Iterable[Global___GetStatsResponse.Point] | None = ...,
         step_ms: _builtins.int = ...,
         attention: _abc.Iterable[Global___Attention] | None = ...,
+        looked_until: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["looked_until", b"looked_until"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attention", b"attention", "points", b"points", "step_ms", b"step_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attention", b"attention", "looked_until", b"looked_until", "points", b"points", "step_ms", b"step_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1673,6 +1673,7 @@ class Input(_message.Message):
     RUN_ID_FIELD_NUMBER: _builtins.int
     PENDING_FIELD_NUMBER: _builtins.int
     CREATED_AT_FIELD_NUMBER: _builtins.int
+    PARTIAL_FIELD_NUMBER: _builtins.int
     title: _builtins.str
     """What it is called, for people."""
     status: Global___InputStatus.ValueType
@@ -1681,6 +1682,10 @@ class Input(_message.Message):
     """The run that first registered it; empty when it came with Publish."""
     pending: _builtins.int
     """Deliveries it caused that are pending or reserved."""
+    partial: _builtins.bool
+    """It caused more than was looked at: `pending` is the least of it, and `status` is absent where nothing pending was
+    found. Only where the request has `look_at`.
+    """
     @_builtins.property
     def key(self) -> Global___InputKey:
         """What names it."""
@@ -1698,10 +1703,11 @@ class Input(_message.Message):
         run_id: _builtins.str = ...,
         pending: _builtins.int = ...,
         created_at: _timestamp_pb2.Timestamp | None = ...,
+        partial: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "key", b"key", "pending", b"pending", "run_id", b"run_id", "status", b"status", "title", b"title"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "key", b"key", "partial", b"partial", "pending", b"pending", "run_id", b"run_id", "status", b"status", "title", b"title"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1718,6 +1724,7 @@ class ListInputsRequest(_message.Message):
     STATUSES_FIELD_NUMBER: _builtins.int
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    LOOK_AT_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     """Whose automation it is."""
     name: _builtins.str
@@ -1730,6 +1737,8 @@ class ListInputsRequest(_message.Message):
     """1 to 100; 50 when 0."""
     page_token: _builtins.str
     """`next_page_token` of the page before, with the same filters."""
+    look_at: _builtins.int
+    """Looks at no more than this many of the deliveries that each input caused; goes without `statuses`. 0: at all of them."""
     @_builtins.property
     def statuses(self) -> _containers.RepeatedScalarFieldContainer[Global___InputStatus.ValueType]:
         """Only inputs in one of these; empty: any."""
@@ -1744,10 +1753,11 @@ class ListInputsRequest(_message.Message):
         statuses: _abc.Iterable[Global___InputStatus.ValueType] | None = ...,
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
+        look_at: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "namespace", b"namespace", "page_size", b"page_size", "page_token", b"page_token", "source", b"source", "statuses", b"statuses", "type", b"type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["look_at", b"look_at", "name", b"name", "namespace", b"namespace", "page_size", b"page_size", "page_token", b"page_token", "source", b"source", "statuses", b"statuses", "type", b"type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1786,10 +1796,15 @@ class GetInputRequest(_message.Message):
     NAMESPACE_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
     KEY_FIELD_NUMBER: _builtins.int
+    LOOK_AT_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     """Whose automation it is."""
     name: _builtins.str
     """The automation's name."""
+    look_at: _builtins.int
+    """Looks at no more than this many of the deliveries and of the events it caused, and shows events without their
+    inputs. 0: at all of them.
+    """
     @_builtins.property
     def key(self) -> Global___InputKey:
         """Which input."""
@@ -1800,10 +1815,11 @@ class GetInputRequest(_message.Message):
         namespace: _builtins.str = ...,
         name: _builtins.str = ...,
         key: Global___InputKey | None = ...,
+        look_at: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "name", b"name", "namespace", b"namespace"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "look_at", b"look_at", "name", b"name", "namespace", b"namespace"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1880,7 +1896,9 @@ class GetInputResponse(_message.Message):
 
     @_builtins.property
     def events(self) -> _containers.RepeatedCompositeFieldContainer[Global___Event]:
-        """Events it caused, directly or through others, oldest first, without payloads; at most 500."""
+        """Events it caused, directly or through others, oldest first, without payloads; at most 500, and with `look_at` some
+        of them.
+        """
 
     @_builtins.property
     def runs(self) -> _containers.RepeatedCompositeFieldContainer[Global___GetInputResponse.CausedRun]:

@@ -138,16 +138,23 @@ class Admin(AdminServiceServicer):
     async def GetStats(self, request: pb.GetStatsRequest, context: Context) -> pb.GetStatsResponse:
         namespace = checks.namespace(request.namespace)
         workflow_type = checks.name(request.workflow_type, "workflow_type", default="")
+        look_at = checks.look_at(request.look_at)
 
         async def read(connection: Connection) -> pb.GetStatsResponse:
             await namespaces.get(connection, namespace)
             now = (await inspection.database(connection)).now
             since, until, minutes = _stretch(request, now)
-            points = await stats.points(
-                connection, namespace, since=since, until=until, minutes=minutes, workflow_type=workflow_type
+            bounds = {"since": since, "until": until}
+            points, looked_until = await stats.points(
+                connection, namespace, minutes=minutes, workflow_type=workflow_type, look_at=look_at, **bounds
             )
             needs = await attention.attention(connection, namespace) if request.include_attention else []
-            return pb.GetStatsResponse(points=points, step_ms=minutes * 60_000, attention=needs)
+            return pb.GetStatsResponse(
+                points=points,
+                step_ms=minutes * 60_000,
+                attention=needs,
+                looked_until=rows.timestamp(looked_until),
+            )
 
         return await self._database.read(read)
 

@@ -99,10 +99,13 @@ class Lineage(AutomationServiceServicer):
             "after_key": after[3],
             "count": page.size + 1,
         }
+        look_at = checks.look_at(request.look_at)
+        if look_at and request.statuses:
+            raise invalid("look_at", "look_at goes without statuses: what was not looked at cannot be told apart")
 
         async def read(connection: Connection) -> list[pb.Input]:
             await automations.require(connection, namespace, name)
-            return await inputs.list_(connection, namespace, name, **filters)
+            return await inputs.list_(connection, namespace, name, look_at=look_at, **filters)
 
         found = await self._database.read(read)
         token = ""
@@ -116,7 +119,8 @@ class Lineage(AutomationServiceServicer):
     async def GetInput(self, request: pb.GetInputRequest, context: Context) -> pb.GetInputResponse:
         namespace, name = self._named(request)
         phases.input_key(request.key, "key")
-        return await self._database.read(lambda c: inputs.get(c, namespace, name, request.key))
+        look_at = checks.look_at(request.look_at)
+        return await self._database.read(lambda c: inputs.get(c, namespace, name, request.key, look_at=look_at))
 
     async def SkipInput(self, request: pb.SkipInputRequest, context: Context) -> pb.SkipInputResponse:
         namespace, name = self._named(request)
