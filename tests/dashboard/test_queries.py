@@ -42,3 +42,13 @@ def test_no_route_takes_one(space: Space) -> None:
             path = path.replace(f"{{{name}}}", SOMEBODY).replace(f"{{{name}:path}}", SOMEBODY)
         body: dict[str, Any] = {"json": {}} if route.verb in ("POST", "PATCH") else {}
         assert space.api(route.verb, path, 400, params={"no_such_name": "1"}, **body)["field"] == "no_such_name"
+
+
+def test_a_name_that_has_one_value_is_refused_when_it_is_given_twice(space: Space) -> None:
+    for path, name in (("/runs", "workflow_type"), ("/runs", "page_size"), (f"/runs/{SOMEBODY}/result", "timeout_ms")):
+        told = space.api("GET", path, 400, params={name: ["1", "2"]})
+        assert told["field"] == name
+        assert told["detail"] == f"{name!r} is given 2 times, and has one value: leave the others out"
+    assert space.api("GET", "/runs", 400, params={"namespace": [space.name, "other"]})["field"] == "namespace"
+    several = {"status": ["FAILED", "CANCELLED"], "label": ["a=1", "b=2"]}
+    assert space.api("GET", "/runs", params=several)["runs"] == []

@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from difflib import get_close_matches
 from inspect import Parameter, Signature
-from typing import Annotated, Any
+from typing import Annotated, Any, get_origin
 
 from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.responses import JSONResponse
@@ -62,14 +63,19 @@ def router(server: Gateway) -> APIRouter:
 
 
 async def _known(request: Request) -> None:
-    """Refuses a name in the query that the route does not know: a filter that is misspelt would find everything."""
+    """Refuses a name in the query that the route does not know, for a filter that is misspelt would find everything;
+    and one that has one value and is given twice, for one of these would be left out in silence.
+    """
+    taken = {each.alias: each.field_info.annotation for each in request.scope["route"].dependant.query_params}
     # Who names a namespace with every request may do so where none is needed.
-    known = sorted({"namespace", *(each.alias for each in request.scope["route"].dependant.query_params)})
-    for name in request.query_params:
+    known = sorted({"namespace", *taken})
+    for name, times in Counter(name for name, _ in request.query_params.multi_items()).items():
         if name not in known:
             near = get_close_matches(name, known, n=1)
             meant = f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(known)}"
             raise values.Misfit(name, f"{name!r} is no parameter here: {meant}")
+        if times > 1 and get_origin(taken.get(name)) is not list:
+            raise values.Misfit(name, f"{name!r} is given {times} times, and has one value: leave the others out")
 
 
 def _endpoint(server: Gateway, route: Route, kind: Descriptor) -> Endpoint:

@@ -14,7 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from kagzi.dashboard import words
+from kagzi.dashboard import wording, words
 from kagzi.dashboard.credentials import of_person
 from kagzi.dashboard.gateway import Gateway
 from kagzi.dashboard.pages import forms
@@ -100,9 +100,8 @@ class Frame:
     async def problem(self, visit: Visit, problem: Problem) -> Response:
         """A page that says what went wrong and what to do."""
         status = 403 if problem.code == "UNAUTHORIZED" else int(problem.status)
-        return await self._page(
-            visit, View("problem.html", {"problem": problem, "leads": _leads(visit, problem)}, status)
-        )
+        shown = {"problem": wording.on_page(problem), "leads": _leads(visit, problem)}
+        return await self._page(visit, View("problem.html", shown, status))
 
     async def _page(self, visit: Visit, view: View) -> Response:
         text = self._templates.get_template(view.template).render(
@@ -135,7 +134,7 @@ def _leads(visit: Visit, problem: Problem) -> list[tuple[str, str]]:
     if problem.field == "namespace":
         return [("/namespaces", "Choose another namespace"), ("/", "Go to the overview")]
     leads = []
-    if "run_id" in visit.request.path_params and problem.code == "NOT_FOUND":
+    if "run_id" in visit.request.path_params and problem.code == "NOT_FOUND" and problem.field in {"", "run_id"}:
         given = visit.request.path_params["run_id"]
         leads.append((visit.link("/runs", q=given), "Look for a run that its caller named so"))
     section = next((each for each in NAVIGATION[1:] if visit.path.startswith(each[0])), None)

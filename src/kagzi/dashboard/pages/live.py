@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 from starlette.responses import Response, StreamingResponse
 
+from kagzi.dashboard import wording
 from kagzi.dashboard.pages.visit import Visit
 from kagzi.dashboard.problems import Problem, document
 from kagzi.sdk.errors import ServerError, Unauthorized
@@ -58,14 +59,14 @@ class Live:
                     page, pause = await self._shared(visit.key, make)
                 except Problem as problem:
                     # The page itself said so before; it has nothing that could change.
-                    yield _event("away", problem.detail)
+                    yield _event("away", wording.spoken(problem.detail))
                     return
                 except ServerError as error:
                     if isinstance(error, Unauthorized) and error.code == "UNAUTHORIZED":
                         yield _event("signin", "")
                         return
                     page, pause = "", _AWAY_SECS
-                    yield _event("away", error.message)
+                    yield _event("away", wording.spoken(error.message))
                 if page and page != sent:
                     yield _event("page", page)
                     sent, at = page, time.monotonic()

@@ -9,7 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from kagzi.dashboard import words
+from kagzi.dashboard import wording, words
 from kagzi.dashboard.pages import forms
 from kagzi.dashboard.pages.runs import FIELDS
 from kagzi.dashboard.pages.visit import View, Visit
@@ -39,7 +39,7 @@ async def chosen(visit: Visit, fields: Fields) -> str | View:
         raise Problem("INVALID_ARGUMENT", "no run was chosen: go back, and choose some in the list", field="run")
     why = await _each(runs, lambda run_id: _do(visit, fields, action, run_id))
     filters = {name: visit.query[name] for name in FIELDS if name in visit.query}
-    left = {run_id: reason for run_id, reason in why.items() if reason}
+    left = {run_id: wording.spoken(reason) for run_id, reason in why.items() if reason}
     if not left:
         return visit.link("/runs", **filters, action=action, changed=str(len(runs)), left="0")
     shown: dict[str, Any] = {"said": ACTIONS[action], "changed": len(runs) - len(left), "left": left}

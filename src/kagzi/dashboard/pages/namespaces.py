@@ -9,6 +9,7 @@ from typing import Any
 
 import uuid_utils
 
+from kagzi.dashboard import wording
 from kagzi.dashboard.pages.visit import View, Visit, part
 from kagzi.dashboard.problems import Problem
 from kagzi.sdk.errors import ServerError
@@ -108,7 +109,7 @@ async def _keys(visit: Visit, name: str) -> tuple[list[dict[str, Any]], str]:
     try:
         told = await visit.ask("NamespaceService.ListKeys", namespace=name, include_revoked=True, page_size=_PAGE)
     except ServerError as error:
-        return [], error.message
+        return [], wording.spoken(error.message)
     return told["keys"], ""
 
 
