@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -20,6 +21,7 @@ import typer
 
 from benchmarks import __main__ as benchmarks
 from kagzi.cli import app
+from tests.deploy.test_kubernetes import SECRETS
 from tests.docs.blocks import ROOT, blocks, documents
 from tests.docs.terminal import Terminal, made
 
@@ -39,11 +41,13 @@ NOT_RUN = {
     "python -m benchmarks": "it takes minutes; tests/benchmarks run its parts",
     "pip install": "it asks a package index",
     "docker": "it needs Docker; tests/image plays the Dockerfile, tests/deploy reads the compose file",
-    "FROM": "it needs Docker, which makes the image",
-    "COPY": "it needs Docker, which makes the image",
-    "CMD": "it needs Docker, which makes the image",
-    "systemctl": "it needs a running systemd; tests/deploy has the units verified",
-    "kubectl": "it needs a cluster; tests/deploy renders and reads the manifests",
+    "FROM": "it needs Docker; tests/image plays what follows it",
+    "COPY": "it needs Docker; tests/image plays it",
+    "CMD": "it needs Docker; tests/image runs it",
+    "systemctl": "it needs a running systemd; below it is run for a folder, without --now",
+    "kubectl create namespace": "it needs a cluster; the manifests have the namespace too",
+    "kubectl -n kagzi create secret": "it needs a cluster; below it is run as far as kubectl goes without one",
+    "kubectl apply": "it needs a cluster; tests/deploy renders the manifests and reads every word of them",
 }
 
 
@@ -105,17 +109,36 @@ def _is_served(words: list[str], folder: Path) -> None:
     _is_a_command(["kagzi", *json.loads(" ".join(words[1:]).replace("'", '"'))], folder)
 
 
-def _has_its_unit(words: list[str], folder: Path) -> None:
+def _enables(words: list[str], folder: Path) -> None:
+    """Enables the unit in a folder that holds our units; only that nothing is started is otherwise."""
     unit = re.sub(r"@.*\.", "@.", words[-1])
     assert (ROOT / "deploy" / "systemd" / unit).is_file()
+    if shutil.which("systemctl") is None:
+        pytest.skip("systemd is not here")
+    units = folder / "etc" / "systemd" / "system"
+    shutil.copytree(ROOT / "deploy" / "systemd", units)
+    asked = [word for word in words if word != "--now"]
+    subprocess.run([*asked, f"--root={folder}"], capture_output=True, timeout=60, check=True)
+    assert (units / "multi-user.target.wants" / words[-1]).readlink().name == unit
 
 
 def _makes_a_secret(words: list[str], folder: Path) -> None:
-    """The manifests ask for every secret that is made, by its name."""
+    """The manifests ask for every secret that is made, by its name, and for what is in it."""
     _names_files(words, folder)
-    if "secret" in words:
-        texts = [path.read_text(encoding="utf-8") for path in (ROOT / "deploy" / "kubernetes").glob("*.yaml")]
-        assert any(words[words.index("generic") + 1] in text for text in texts)
+    if "secret" not in words:
+        return
+    name = words[words.index("generic") + 1]
+    assert name in SECRETS
+    if shutil.which("kubectl") is None:
+        pytest.skip("kubectl is not here")
+    for file in (word.removeprefix("--from-file=") for word in words if word.startswith("--from-file=")):
+        (folder / file).write_text("PEM", encoding="utf-8")
+    done = subprocess.run(
+        [*words, "--dry-run=client", "--output=json"], cwd=folder, capture_output=True, timeout=60, check=True
+    )
+    told = json.loads(done.stdout)
+    assert (told["kind"], told["metadata"]["name"], told["metadata"]["namespace"]) == ("Secret", name, "kagzi")
+    assert set(told["data"]) == SECRETS[name]
 
 
 HELD: dict[str, Callable[[list[str], Path], None]] = {
@@ -125,7 +148,7 @@ HELD: dict[str, Callable[[list[str], Path], None]] = {
     "pip": _is_packaged,
     "docker": _names_files,
     "CMD": _is_served,
-    "systemctl": _has_its_unit,
+    "systemctl": _enables,
     "kubectl": _makes_a_secret,
 }
 

@@ -5,6 +5,7 @@ without anything of the project's own environment. What this cannot show is the 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shlex
 import shutil
@@ -20,6 +21,7 @@ import httpx
 import pytest
 
 from tests.deploy.manifests import Stage, compose, copied, dockerfile
+from tests.docs.blocks import blocks
 from tests.house.tree import ROOT
 
 pytestmark = pytest.mark.timeout(600)
@@ -39,7 +41,7 @@ class Played:
         self.environment = {**clean, **network, **pip, "PREFIX": str(self.prefix)}
 
     def play(self, stage: Stage) -> None:
-        acts = {"WORKDIR": self._workdir, "COPY": self._copy, "RUN": self._run, "ARG": self._arg}
+        acts = {"WORKDIR": self.enter, "COPY": self._copy, "RUN": self._run, "ARG": self._arg}
         for word, rest in stage.steps:
             acts[word](rest)
 
@@ -47,7 +49,8 @@ class Played:
         name, _, value = rest.partition("=")
         self.environment.setdefault(name, value)
 
-    def _workdir(self, rest: str) -> None:
+    def enter(self, rest: str) -> None:
+        """What WORKDIR does."""
         self.folder = self.root / rest.removeprefix("/")
         self.folder.mkdir(parents=True)
 
@@ -72,7 +75,7 @@ class Played:
         return subprocess.Popen(
             [str(self.prefix / "bin" / program), *words],
             env=environment,
-            cwd=self.root,
+            cwd=self.folder,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -88,7 +91,10 @@ class Played:
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
     made = Played(tmp_path_factory.mktemp("image"))
-    made.play(dockerfile()[0])
+    build, image = dockerfile()
+    made.play(build)
+    for step in image.values("WORKDIR"):
+        made.enter(step)
     return made
 
 
@@ -144,6 +150,26 @@ def test_a_server_and_a_worker_of_the_image_do_a_run(played: Played, database_ur
     while httpx.get(f"{site}/api/v1/runs/{started['run_id']}").json()["run"]["status"] != "SLEEPING":
         assert time.monotonic() < until
         time.sleep(0.05)
+    for process in (worker, server):
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+        assert process.returncode == 0
+
+
+def test_a_worker_of_an_image_made_from_it_runs_what_was_copied(played: Played, database_url: str) -> None:
+    """The lines of docs/deploy.md, behind the FROM, played in the image's own folder."""
+    [block] = [each for each in blocks(ROOT / "docs" / "deploy.md", "console") if each.code.startswith("FROM kagzi")]
+    _, copy, command = block.code.splitlines()
+    [source], target = copied(copy.removeprefix("COPY "))
+    [app] = dockerfile()[-1].values("WORKDIR")
+    assert (target, command.partition(" ")[0]) == (f"{app}/{source}", "CMD")
+    module = played.root / target.removeprefix("/") / "orders.py"
+    module.parent.mkdir(parents=True)
+    shutil.copy(ROOT / "examples" / "01_hello.py", module)
+    server = played.start("server", KAGZI_DB_URL=database_url, KAGZI_SERVER_PORT="0", KAGZI_HTTP_PORT="0")
+    grpc = heard(server, "Kagzi listens on").split()[-1]
+    worker = played.start(*json.loads(command.removeprefix("CMD ")), KAGZI_URL=grpc)
+    heard(worker, "Runs hello")
     for process in (worker, server):
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=60)
