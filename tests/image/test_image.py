@@ -107,6 +107,23 @@ def heard(process: subprocess.Popen[str], words: str) -> str:
     raise AssertionError(f"it ended with {process.wait()} and never said {words!r}")
 
 
+def greeted(site: str) -> None:
+    """A run of the first example comes to where it sleeps."""
+    started = httpx.post(f"{site}/api/v1/runs", json={"workflow_type": "hello", "input": "Ada"}, timeout=30).json()
+    until = time.monotonic() + 60
+    while httpx.get(f"{site}/api/v1/runs/{started['run_id']}").json()["run"]["status"] != "SLEEPING":
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def ended(*processes: subprocess.Popen[str]) -> None:
+    """Each ends well when it is asked to."""
+    for process in processes:
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+        assert process.returncode == 0
+
+
 def test_what_is_installed_is_what_is_pinned(played: Played) -> None:
     done = subprocess.run(
         [played.prefix / "bin" / "python", "-m", "pip", "freeze", "--exclude", "kagzi", "--exclude", "pip"],
@@ -145,15 +162,8 @@ def test_a_server_and_a_worker_of_the_image_do_a_run(played: Played, database_ur
     example = str(ROOT / module.removeprefix("/"))
     worker = played.start(command, example, KAGZI_URL=grpc)
     heard(worker, "Runs hello")
-    started = httpx.post(f"{site}/api/v1/runs", json={"workflow_type": "hello", "input": "Ada"}, timeout=30).json()
-    until = time.monotonic() + 60
-    while httpx.get(f"{site}/api/v1/runs/{started['run_id']}").json()["run"]["status"] != "SLEEPING":
-        assert time.monotonic() < until
-        time.sleep(0.05)
-    for process in (worker, server):
-        process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=60)
-        assert process.returncode == 0
+    greeted(site)
+    ended(worker, server)
 
 
 def test_a_worker_of_an_image_made_from_it_runs_what_was_copied(played: Played, database_url: str) -> None:
@@ -168,12 +178,10 @@ def test_a_worker_of_an_image_made_from_it_runs_what_was_copied(played: Played, 
     shutil.copy(ROOT / "examples" / "01_hello.py", module)
     server = played.start("server", KAGZI_DB_URL=database_url, KAGZI_SERVER_PORT="0", KAGZI_HTTP_PORT="0")
     grpc = heard(server, "Kagzi listens on").split()[-1]
+    site = heard(server, "dashboard:").split()[-1]
     worker = played.start(*json.loads(command.removeprefix("CMD ")), KAGZI_URL=grpc)
-    heard(worker, "Runs hello")
-    for process in (worker, server):
-        process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=60)
-        assert process.returncode == 0
+    greeted(site)
+    ended(worker, server)
 
 
 def test_beyond_loopback_it_wants_tls_and_keys(played: Played, database_url: str) -> None:

@@ -28,7 +28,6 @@ _WORDS = {
     "key.type": "the type of the input",
     "key.id": "the id of the input",
     "events": "the event",
-    "outputs": "other outputs",
 }
 # What a name ends with is of no interest where no other number, text or id is meant.
 _ENDINGS = ("_id", "_ms", "_us", "_json", "_number")

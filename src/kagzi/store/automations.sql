@@ -1,9 +1,21 @@
 -- name: list
 -- Automations by name, from behind the given one, without what they hold. What is pending is counted up to :count_to, in
--- the order of its index: without one a consumer that has nothing pending is looked for among all that others have.
+-- the order of its index: without one a consumer that has nothing pending is looked for among all that others have. Limits
+-- keep each look for a live run and what is its own one probe of a key, however many automations there are.
+with page as materialized (
+    select a.name, a.definition_hash, a.task_queue, a.paused_at, a.blocked_code, a.blocked_message, a.blocked_handler,
+           a.blocked_run_id, a.blocked_mutation_id, a.blocked_at, a.last_request, a.created_at, a.deployed_at
+    from kagzi.automations a
+    where a.namespace = :namespace and a.name > :after and (:name::text is null or a.name = :name)
+      and (:statuses::text[] is null
+           or case when a.blocked_code is not null then 'BLOCKED' when a.paused_at is not null then 'PAUSED'
+                   else 'ACTIVE' end = any (:statuses::text[]))
+    order by a.name
+    limit :count
+)
 select a.name, a.definition_hash, a.task_queue, a.paused_at, a.blocked_code, a.blocked_message, a.blocked_handler,
        a.blocked_run_id, a.blocked_mutation_id, a.blocked_at, a.last_request, a.created_at, a.deployed_at, r.run_id,
-       r.handler, r.status, r.trigger, k.kind, r.created_at as run_created_at, p.reserved is not null as prepared,
+       r.handler, r.status, r.trigger, k.kind, r.created_at as run_created_at, p.prepared is true as prepared,
        p.prepared_title, m.status as mutation_status,
        exists (select 1 from kagzi.step_runs s
                where s.namespace = :namespace and s.run_id = r.run_id and s.step_id = 'next') as emitting,
@@ -20,18 +32,26 @@ select a.name, a.definition_hash, a.task_queue, a.paused_at, a.blocked_code, a.b
                   limit :count_to) as w
               where h.namespace = :namespace and h.automation = a.name and h.kind = 'CONSUMER'
               limit :count_to) as counted) as pending
-from kagzi.automations a
-left join kagzi.workflow_runs r on r.namespace = :namespace and r.automation = a.name
-    and r.status in ('PENDING', 'RUNNING', 'SLEEPING')
-left join kagzi.handlers k on k.namespace = :namespace and k.automation = a.name and k.name = r.handler
-left join kagzi.workflow_payloads p on p.namespace = :namespace and p.run_id = r.run_id
-left join kagzi.mutations m on m.namespace = :namespace and m.holder_id = r.run_id
-where a.namespace = :namespace and a.name > :after and (:name::text is null or a.name = :name)
-  and (:statuses::text[] is null
-       or case when a.blocked_code is not null then 'BLOCKED' when a.paused_at is not null then 'PAUSED' else 'ACTIVE' end
-          = any (:statuses::text[]))
-order by a.name
-limit :count;
+from page a
+left join lateral (
+    select r.run_id, r.handler, r.status, r.trigger, r.created_at
+    from kagzi.workflow_runs r
+    where r.namespace = :namespace and r.automation = a.name and r.status in ('PENDING', 'RUNNING', 'SLEEPING')
+    limit 1) as r on true
+left join lateral (
+    select k.kind from kagzi.handlers k
+    where k.namespace = :namespace and k.automation = a.name and k.name = r.handler
+    limit 1) as k on true
+left join lateral (
+    select p.reserved is not null as prepared, p.prepared_title
+    from kagzi.workflow_payloads p
+    where p.namespace = :namespace and p.run_id = r.run_id
+    limit 1) as p on true
+left join lateral (
+    select m.status from kagzi.mutations m
+    where m.namespace = :namespace and m.holder_id = r.run_id
+    limit 1) as m on true
+order by a.name;
 
 -- name: handlers
 -- The handlers of an automation by name, with the state of one of them.

@@ -1,7 +1,8 @@
 -- name: list
 -- Inputs of an automation, newest first, from behind the given one, with how many of the deliveries they caused are
 -- pending or reserved, and whether one was skipped. Of each input :look_at deliveries are looked at, and whether there
--- are more. Limits keep each look for a delivery one probe of a key. Locks nothing.
+-- are more: by range and order, as the planner would else read a table from its beginning until it has met so many. Limits
+-- keep each look for a delivery one probe of a key. Locks nothing.
 with consumers as materialized (
     select h.name from kagzi.handlers h where h.namespace = :namespace and h.automation = :automation
 )
@@ -23,7 +24,8 @@ cross join lateral (
                   and d.topic = c.topic and d.event_id = c.event_id
                 limit 1) as d
         ) as d on true
-        where c.namespace = :namespace and c.automation = :automation and c.input_id = i.input_id
+        where c.namespace = :namespace and c.automation = :automation and c.input_id between i.input_id and i.input_id
+        order by c.input_id
         limit :look_at::bigint + 1) as f) as w
 where i.namespace = :namespace and i.automation = :automation
   and (:input_id::uuid is null or i.input_id = :input_id)
@@ -43,7 +45,9 @@ select e.topic, e.event_id, null::bytea as payload, e.payload_encoding, e.run_id
 from (
     select c.topic, c.event_id
     from kagzi.event_causes c
-    where c.namespace = :namespace and c.automation = :automation and c.input_id = :input_id::uuid
+    where c.namespace = :namespace and c.automation = :automation
+      and c.input_id between :input_id::uuid and :input_id::uuid
+    order by c.input_id
     limit :look_at::bigint) as c
 cross join lateral (
     select e.topic, e.event_id, e.payload_encoding, e.run_id, e.created_at, e.updated_at, e.arrival
