@@ -89,6 +89,9 @@ def automation(point: str, reconciled: bool, outside: str, doomed: bool = False)
             return Prepared(reserve={"mail": [event.id for event in found]})
 
         async def mutate(self, ctx: MutateContext, prepared: Prepared) -> None:
+            if doomed and point == "after prepare was committed":
+                # While it computes, the intent is not there yet.
+                await asyncio.Event().wait()
             await ctx.mutate(append, prepared.reserve["mail"][0])
 
         async def next(self, ctx: NextContext, prepared: Prepared, outcome: Outcome) -> None:

@@ -6,6 +6,7 @@ reconciler; nothing ever calls the tool a second time.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, assert_never
 
 import uuid_utils
@@ -17,6 +18,7 @@ from kagzi.automations.contexts import MutateContext
 from kagzi.automations.handlers import Consumer
 from kagzi.automations.mutation import Mutation
 from kagzi.automations.outcome import Outcome
+from kagzi.automations.preparation import Preparation
 from kagzi.automations.prepared import Prepared
 from kagzi.automations.records import CHECK, RECONCILE, Record
 from kagzi.protocol.v1 import automation_pb2 as pb
@@ -26,34 +28,81 @@ from kagzi.sdk.errors import Absent, Applied, NotApplied, PayloadError, Unclear,
 from kagzi.sdk.values import failure_of
 
 if TYPE_CHECKING:
-    from kagzi.automations.run import HandlerRun
+    from kagzi.automations.run import HandlerRun, Posted
 
 # What is due in so little time is due: our clock is the server's, less the time that its word took.
 _SOON_US = 250_000
 
 Settled = Outcome | tuple[str, Message | None]
+_Asked = tuple[Mutation[..., Any], Payload]
 
 
-async def settle(run: HandlerRun, consumer: Consumer, work: Prepared) -> Settled:
-    """Brings the mutation of a run to its end: the outcome for `next`, or the operation that ends the run here."""
+# Sends the end of the run where no code stands before it.
+Commit = Callable[[], "Posted"]
+
+
+async def settle(
+    run: HandlerRun, consumer: Consumer, work: Prepared, preparation: Preparation | None, commit: Commit | None
+) -> Settled:
+    """Brings the mutation of a run to its end: the outcome for `next`, or the operation that ends the run here. Without
+    a `next`, which `commit` says, the end of the run may leave along with the end of the mutation.
+    """
     if run.task.HasField("mutation"):
         return await _go_on(run, consumer, run.task.mutation)
     if not work.reserved or not consumer.has("mutate"):
         return Outcome("none")
-    return await _mutate(run, consumer, work)
+    return await _mutate(run, consumer, work, preparation, commit)
 
 
-async def _mutate(run: HandlerRun, consumer: Consumer, work: Prepared) -> Settled:
+async def _mutate(
+    run: HandlerRun, consumer: Consumer, work: Prepared, preparation: Preparation | None, commit: Commit | None
+) -> Settled:
     record = run.records.attempt("mutate")
-    context = MutateContext(run)
     try:
-        _, elapsed_us = await run.body(record, consumer.bound("mutate"), (context, work), timeout=consumer.timeout)
-    finally:
-        context.close()
-    if context.asked is None:
+        asked, elapsed_us = await _ask(run, consumer, work, record, preparation)
+        beginning = None if asked is None else _begin(run, *asked, record, elapsed_us, preparation)
+    except Exception:
+        # It counts only if there was something to mutate for.
+        if preparation is not None:
+            await preparation.stored()
+        raise
+    if preparation is not None:
+        await preparation.stored()
+    if asked is None or beginning is None:
         run.tell("step_completed", record.completed(run.records.ended(record), elapsed_us))
         return Outcome("none")
-    tool, given = context.asked
+    begun = (await run.answer(beginning)).mutation_begun
+    if not begun.may_call:
+        return await _go_on(run, consumer, begun.mutation)
+    return await _call(run, consumer, asked[0], record, begun.mutation, asked[1], commit)
+
+
+async def _ask(
+    run: HandlerRun, consumer: Consumer, work: Prepared, record: Record, preparation: Preparation | None
+) -> tuple[_Asked | None, int]:
+    """What `mutate` wants to be called, and how long it took to say so."""
+    context = MutateContext(run)
+    send = None if preparation is None else preparation.send
+    try:
+        _, elapsed_us = await run.body(
+            record, consumer.bound("mutate"), (context, work), timeout=consumer.timeout, behind=send
+        )
+    finally:
+        context.close()
+    return context.asked, elapsed_us
+
+
+def _begin(
+    run: HandlerRun,
+    tool: Mutation[..., Any],
+    given: Payload,
+    record: Record,
+    elapsed_us: int,
+    preparation: Preparation | None,
+) -> Posted:
+    """Sends the intent, right behind what it follows from."""
+    if preparation is not None:
+        preparation.send()
     begin = pb.BeginMutation(
         step=record.phase(elapsed_us=elapsed_us),
         mutation_id=str(uuid_utils.uuid7()),
@@ -62,10 +111,7 @@ async def _mutate(run: HandlerRun, consumer: Consumer, work: Prepared) -> Settle
         idempotency_key=f"{run.run_id}/mutate",
         has_reconciler=bool(tool.reconcilers),
     )
-    begun = (await run.ask("begin_mutation", begin)).mutation_begun
-    if not begun.may_call:
-        return await _go_on(run, consumer, begun.mutation)
-    return await _call(run, consumer, tool, record, begun.mutation, given)
+    return run.post("begin_mutation", begin)
 
 
 async def _call(
@@ -75,6 +121,7 @@ async def _call(
     record: Record,
     row: pb.Mutation,
     given: Payload,
+    commit: Commit | None,
 ) -> Settled:
     """The one call of the tool."""
     finish = pb.FinishMutation(mutation_id=row.mutation_id)
@@ -100,7 +147,7 @@ async def _call(
         finish.verdict = pb.FinishMutation.VERDICT_UNCLEAR
         finish.failure.CopyFrom(failure_of(error))
     finish.step.CopyFrom(record.phase(run.records.ended(record), elapsed_us))
-    return await _finish(run, consumer, row, finish)
+    return await _finish(run, consumer, row, finish, commit)
 
 
 def _applied(run: HandlerRun, finish: pb.FinishMutation, tool: Mutation[..., Any], result: Any) -> None:
@@ -114,10 +161,18 @@ def _applied(run: HandlerRun, finish: pb.FinishMutation, tool: Mutation[..., Any
         run.logger.warning("the result of %r cannot be stored and is left out: %s", tool.name, error)
 
 
-async def _finish(run: HandlerRun, consumer: Consumer, row: pb.Mutation, finish: pb.FinishMutation) -> Settled:
+async def _finish(
+    run: HandlerRun, consumer: Consumer, row: pb.Mutation, finish: pb.FinishMutation, commit: Commit | None = None
+) -> Settled:
     """Stores what became of the mutation, and does what the ledger says then."""
-    answer = (await run.ask("finish_mutation", finish)).mutation_finished
     said = finish.verdict == pb.FinishMutation.VERDICT_APPLIED
+    finishing = run.post("finish_mutation", finish)
+    # The server takes the end of a run only if its mutation is known to be over.
+    committing = commit() if commit is not None and said and not run.asked_to_end else None
+    answer = (await run.answer(finishing)).mutation_finished
+    if answer.status == pb.MUTATION_APPLIED and committing is not None:
+        await run.answer(committing)
+        return "commit_handler", None
     if answer.status == pb.MUTATION_APPLIED and said:
         run.heed()
         return Outcome(

@@ -5,6 +5,8 @@ mutation is decided by the ledger's row alone. Each function answers the operati
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from google.protobuf.message import Message
@@ -13,14 +15,14 @@ from kagzi.automations import ledger, prepared
 from kagzi.automations.contexts import NextContext, PrepareContext, ProducerContext
 from kagzi.automations.handlers import Consumer, Producer
 from kagzi.automations.outcome import Outcome
+from kagzi.automations.preparation import Gone, Preparation
 from kagzi.automations.prepared import Prepared
-from kagzi.automations.records import Record
 from kagzi.automations.topics import Topics
 from kagzi.protocol.v1 import automation_pb2 as pb
 from kagzi.sdk.errors import ConfigError, Transient
 
 if TYPE_CHECKING:
-    from kagzi.automations.run import HandlerRun
+    from kagzi.automations.run import HandlerRun, Posted
 
 # Events are skipped by people now and then, never all the time.
 _MOST_TRIES = 10
@@ -60,51 +62,70 @@ async def _produce(run: HandlerRun, producer: Producer) -> Ending:
 async def _consume(run: HandlerRun, consumer: Consumer) -> Ending:
     if run.task.HasField("prepared"):
         stored = run.task.prepared
-        work = prepared.from_wire(stored, run.decode(stored.data if stored.HasField("data") else None, Any, "prepared"))
-    else:
-        work = await _prepare(run, consumer)
-    settled = await ledger.settle(run, consumer, work)
-    if not isinstance(settled, Outcome):
-        return settled
-    return await _next(run, consumer, work, settled)
-
-
-async def _prepare(run: HandlerRun, consumer: Consumer) -> Prepared:
-    """Asks the consumer what it wants until all of that could be reserved."""
+        data = run.decode(stored.data if stored.HasField("data") else None, Any, "prepared")
+        return await _carry_out(run, consumer, prepared.from_wire(stored, data), None)
     for tries in range(_MOST_TRIES):
-        record = run.records.attempt("prepare")
-        topics = Topics(run, () if tries else run.task.pending)
-        context = PrepareContext(run, topics)
-        arguments = (context, _state(run))
-        prepare = consumer.bound("prepare")
+        preparation = await _prepare(run, consumer, () if tries else run.task.pending)
         try:
-            given, elapsed_us = await run.body(
-                record, prepare, arguments, timeout=consumer.timeout, waits=topics.forget
-            )
-        finally:
-            context.close()
-        work = prepared.checked(given, consumer.name, consumer.subscribes)
-        data = None if work.data is None else run.encode(work.data, Any, "prepared")
-        step = record.phase(run.records.ended(record), elapsed_us)
-        commit = pb.CommitPrepare(step=step, prepared=prepared.to_wire(work, data))
-        answer = (await run.ask("commit_prepare", commit)).prepare_committed
-        if not answer.not_pending:
-            # What `mutate` gets is what another worker would get after a crash: the stored copy.
-            return prepared.from_wire(commit.prepared, run.decode(data, Any, "prepared"))
-        run.logger.info("prepare runs again: some of what it wanted is no longer pending")
+            return await _carry_out(run, consumer, preparation.work, preparation)
+        except Gone:
+            run.logger.info("prepare runs again: some of what it wanted is no longer pending")
     raise Transient(f"what {consumer.name!r} wanted was gone each time before it could be reserved")
 
 
+async def _prepare(run: HandlerRun, consumer: Consumer, pending: Sequence[pb.PeekedTopic]) -> Preparation:
+    """Asks the consumer what it wants."""
+    record = run.records.attempt("prepare")
+    topics = Topics(run, pending)
+    context = PrepareContext(run, topics)
+    arguments = (context, _state(run))
+    prepare = consumer.bound("prepare")
+    try:
+        given, elapsed_us = await run.body(record, prepare, arguments, timeout=consumer.timeout, waits=topics.forget)
+    finally:
+        context.close()
+    work = prepared.checked(given, consumer.name, consumer.subscribes)
+    data = None if work.data is None else run.encode(work.data, Any, "prepared")
+    step = record.phase(run.records.ended(record), elapsed_us)
+    commit = pb.CommitPrepare(step=step, prepared=prepared.to_wire(work, data))
+    # What `mutate` gets is what another worker would get after a crash: the stored copy.
+    stored = prepared.from_wire(commit.prepared, run.decode(data, Any, "prepared"))
+    return Preparation(run, record, commit, stored)
+
+
+async def _carry_out(run: HandlerRun, consumer: Consumer, work: Prepared, preparation: Preparation | None) -> Ending:
+    """Everything behind `prepare`. Raises Gone when that is not stored because it has to run again."""
+    commit = None if consumer.has("next") else partial(_post_commit, run)
+    settled = await ledger.settle(run, consumer, work, preparation, commit)
+    if not isinstance(settled, Outcome):
+        return settled
+    if commit is None:
+        if preparation is not None:
+            await preparation.stored()
+        return await _next(run, consumer, work, settled)
+    if preparation is not None:
+        preparation.send()
+    posted = commit()
+    if preparation is not None:
+        await preparation.stored()
+    await run.answer(posted)
+    return "commit_handler", None
+
+
+def _post_commit(run: HandlerRun) -> Posted:
+    """The end of a consumer that has no `next`: no code stands between it and what was before."""
+    record = run.records.attempt("next")
+    return run.post("commit_handler", pb.CommitHandler(step=record.phase(run.records.ended(record))))
+
+
 async def _next(run: HandlerRun, consumer: Consumer, work: Prepared, outcome: Outcome) -> Ending:
-    record: Record = run.records.attempt("next")
+    record = run.records.attempt("next")
     context = NextContext(run, _state(run))
-    state, elapsed_us = None, 0
-    if consumer.has("next"):
-        arguments = (context, work, outcome)
-        try:
-            state, elapsed_us = await run.body(record, consumer.bound("next"), arguments, timeout=consumer.timeout)
-        finally:
-            context.close()
+    arguments = (context, work, outcome)
+    try:
+        state, elapsed_us = await run.body(record, consumer.bound("next"), arguments, timeout=consumer.timeout)
+    finally:
+        context.close()
     commit = pb.CommitHandler(
         step=record.phase(run.records.ended(record), elapsed_us), publishes=context.publications.events()
     )

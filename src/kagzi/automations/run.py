@@ -9,6 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum, auto
 from functools import cached_property, partial
@@ -18,6 +19,7 @@ import uuid_utils
 from google.protobuf.message import Message
 
 from kagzi.automations import phases
+from kagzi.automations.beginning import Beginning
 from kagzi.automations.faults import fault_of, place_of
 from kagzi.automations.handlers import Handler
 from kagzi.automations.mutation import open_phase
@@ -48,8 +50,14 @@ _SAYS_WHY = (
 )
 
 
-# What closes the step of a phase.
-_ENDING_A_PHASE = ("commit_prepare", "begin_mutation", "finish_mutation", "commit_handler")
+@dataclass(frozen=True, slots=True)
+class Posted:
+    """An operation that was sent, until its answer is drawn."""
+
+    name: str
+    # The attempt of the step whose phase it ends; empty if it ends none.
+    attempt_id: str
+    answered: asyncio.Future[pb.Answer | None]
 
 
 class _End(Enum):
@@ -85,7 +93,7 @@ class HandlerRun:
         # The step whose body runs now, for people.
         self.body_of = ""
         # The step whose phase runs, until the operation that ends it is answered.
-        self._open: Record | None = None
+        self.open: Record | None = None
         self.wake(delivery.facts)
 
     @cached_property
@@ -164,7 +172,7 @@ class HandlerRun:
 
     def heed(self) -> None:
         """Ends the run here if somebody asked for that while it could not be cut off."""
-        if self._end is not None or self.cancelled is not None:
+        if self.asked_to_end:
             self._end = self._end or _End.CANCEL
             raise asyncio.CancelledError
 
@@ -177,9 +185,9 @@ class HandlerRun:
         trace = error if fault == automation.FAULT_DEFECT else None
         self.logger.warning("the run failed: %s: %s", failure.type, failure.message, exc_info=trace)
         fail = pb.Fail(failure=failure, fault=fault, operation_id=new_id())
-        if self._open is not None:
-            fail.failed_step_id = self._open.step_id
-            self.tell("step_failed", self._open.failed(self.records.ended(self._open), failure))
+        if self.open is not None:
+            fail.failed_step_id = self.open.step_id
+            self.tell("step_failed", self.open.failed(self.records.ended(self.open), failure))
         return "fail", fail
 
     def _finish(self, name: str, body: Message | None) -> None:
@@ -191,14 +199,18 @@ class HandlerRun:
             self.host.send(self, name, body, None)
         self.host.done(self)
 
+    @property
+    def asked_to_end(self) -> bool:
+        """Whether somebody wants the run to end here."""
+        return self._end is not None or self.cancelled is not None
+
     async def ask(self, name: str, body: Message) -> pb.Answer:
         """Sends an operation and waits for its answer. Raises the ServerError that a refusal means."""
-        size = body.ByteSize()
-        if size > MOST_BYTES:
-            raise PayloadError(
-                f"Handler {self.handler.name!r} has {size} bytes to store at once ({name}): at most {MOST_BYTES} fit. "
-                "Publish less in one run, or put the values elsewhere and publish where they are."
-            )
+        return await self.answer(self.post(name, body))
+
+    def post(self, name: str, body: Message) -> Posted:
+        """Sends an operation whose answer is drawn later."""
+        self.require_room(name, body)
         answered: asyncio.Future[pb.Answer | None] = asyncio.get_running_loop().create_future()
 
         def heard(answer: pb.Answer | None) -> None:
@@ -206,16 +218,30 @@ class HandlerRun:
                 answered.set_result(answer)
 
         self.host.send(self, name, body, heard)
-        answer = await answered
+        step = getattr(body, "step", None)
+        return Posted(name, step.attempt_id if step is not None else "", answered)
+
+    async def answer(self, posted: Posted) -> pb.Answer:
+        """Waits for the answer. Raises the ServerError that a refusal means."""
+        answer = await posted.answered
         if answer is not None and answer.HasField("refused"):
             if answer.refused.code not in _SAYS_WHY:
-                self.logger.error("%s was refused: %s", name, answer.refused.message)
+                self.logger.error("%s was refused: %s", posted.name, answer.refused.message)
                 self.drop()
                 raise asyncio.CancelledError
             raise error_from_detail(answer.refused)
-        if name in _ENDING_A_PHASE:
-            self._open = None
+        if self.open is not None and self.open.attempt_id == posted.attempt_id:
+            self.open = None
         return answer if answer is not None else pb.Answer()
+
+    def require_room(self, name: str, body: Message) -> None:
+        """Raises PayloadError for what no frame can carry."""
+        size = body.ByteSize()
+        if size > MOST_BYTES:
+            raise PayloadError(
+                f"Handler {self.handler.name!r} has {size} bytes to store at once ({name}): at most {MOST_BYTES} fit. "
+                "Publish less in one run, or put the values elsewhere and publish where they are."
+            )
 
     def tell(self, name: str, body: Message) -> None:
         """Sends an operation whose answer says no more than that it was accepted."""
@@ -232,18 +258,22 @@ class HandlerRun:
         key: str = "",
         intended: bool = False,
         waits: Callable[[], None] | None = None,
+        behind: Callable[[], None] | None = None,
     ) -> tuple[Any, int]:
         """Runs the users' code for a step; answers its result and how long it took in microseconds. It begins only
         while the lease is young enough, and stops when the run does. What is `intended`, by an operation that made it
-        durable, is on record already and is not cut off by a cancel. `waits` is called when it first waits.
+        durable, is on record already and is not cut off by a cancel. `waits` is called when it first waits. `behind`
+        sends what has to leave before anything of this step; it is called only if the body does not end at once.
         """
         loop = asyncio.get_running_loop()
-        while not self.host.may_begin(self):  # noqa: ASYNC110 - heartbeats renew leases, and tell nobody
+        while not self.host.may_begin(self):
+            # A heartbeat renews the lease, or says that it is lost; neither tells us.
+            if behind is not None:
+                behind()
             await asyncio.sleep(_RECHECK_SECS)
         ended: asyncio.Future[tuple[Any, BaseException | None, int]] = loop.create_future()
-        withdraw = None if intended else self.host.send_soon(self, "step_started", record.started)
         self._uninterrupted = intended
-        self._open = None if intended else record
+        self.open = None if intended else record
         # A body runs in a copy of this context.
         phase = open_phase.set("" if intended else f"`{record.step_id}` of {self.handler.name!r}")
         stop = bodies.run(
@@ -260,6 +290,7 @@ class HandlerRun:
         if waits is not None:
             # Behind the first step of the body's task, which is scheduled already.
             loop.call_soon(waits)
+        beginning = None if intended else Beginning(self, record, ended, behind)
         self.body_of = record.step_id
         try:
             result, error, elapsed_us = await ended
@@ -269,8 +300,8 @@ class HandlerRun:
         finally:
             self._uninterrupted = False
             self.body_of = ""
-            if withdraw is not None:
-                withdraw()
+            if beginning is not None:
+                beginning.over()
         if isinstance(error, asyncio.CancelledError):
             error = RuntimeError("the handler was cancelled from within")
         if error is not None:

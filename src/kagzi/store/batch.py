@@ -326,6 +326,8 @@ def _ground(connection: Connection, namespace: str, operations: Sequence[Operati
     for operation in operations:
         lock = fence.of(operation) if operation.kind in HANDLING and operation.answer is None else None
         if lock is not None and lock.automation is not None:
+            if operation.run_id in ground.run_ids:
+                ground.several.add(operation.run_id)
             ground.run_ids.add(operation.run_id)
             if operation.kind in _LOCKING:
                 ground.automations[operation.run_id] = lock.automation

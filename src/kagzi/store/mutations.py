@@ -47,7 +47,9 @@ async def begin(connection: Connection, namespace: str, group: Sequence[Operatio
             fresh.append((operation, standing))
     if fresh:
         await _write(connection, namespace, fresh)
-        ground.touched(operation for operation, _ in fresh)
+        for operation, _ in fresh:
+            if not operation.refused:
+                _begun(operation, ground)
     asked = [operation for operation in taken if operation.answer is None]
     await _answer_begun(connection, namespace, asked)
 
@@ -90,6 +92,19 @@ async def _write(connection: Connection, namespace: str, fresh: Sequence[_One]) 
         mutation = _mutation(operation, standing)
         mutation.created_at.FromDatetime(created[operation.run_id])
         operation.answer = MutationBegun(may_call=True, mutation=mutation)
+
+
+def _begun(operation: Operation, ground: Ground) -> None:
+    body: BeginMutation = operation.body
+    ground.became(
+        operation.run_id,
+        mutation_id=body.mutation_id,
+        mutation_status="IN_FLIGHT",
+        mutation_attempt=body.step.attempt_id,
+        mutation_token=operation.token,
+        has_reconciler=body.has_reconciler,
+        checks=0,
+    )
 
 
 def _mutation(operation: Operation, standing: Standing) -> Mutation:
@@ -142,10 +157,14 @@ async def finish(connection: Connection, namespace: str, group: Sequence[Operati
     fresh = [(operation, standing) for operation, standing in fresh if _may_finish(operation, standing)]
     fresh = await _record(connection, namespace, fresh, ground)
     if fresh:
-        await _finish_all(
-            connection, namespace, [(one, standing, _judge(one.body, standing)) for one, standing in fresh]
-        )
-        ground.touched(operation for operation, _ in fresh)
+        judged = [(one, standing, _judge(one.body, standing)) for one, standing in fresh]
+        await _finish_all(connection, namespace, judged)
+        for operation, _, verdict in judged:
+            if verdict.status == "INDETERMINATE":
+                # Its automation is blocked as well.
+                ground.touched([operation])
+            else:
+                ground.became(operation.run_id, mutation_status=verdict.status, checks=verdict.checks)
 
 
 def _may_repeat(body: FinishMutation, standing: Standing) -> bool:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from datetime import UTC
+from datetime import UTC, datetime
 
 import msgspec
 from asyncpg.connection import Connection
@@ -40,10 +40,13 @@ async def commit(
     standings = await ground.of(taken)
     ready = await _refuse(connection, namespace, [(operation, standings[operation.run_id]) for operation in taken])
     if ready:
-        await _store(connection, namespace, ready, rules, outcome)
+        wake_ats = await _store(connection, namespace, ready, rules, outcome)
         stored = [operation for operation, _ in ready if operation.answer is not None]
         ground.record(record(operation, _data(operation.body)) for operation in stored)
-        ground.touched(stored)
+        for operation in stored:
+            work, wake_at = operation.body.prepared, wake_ats[operation.run_id]
+            reserving = any(selection.event_ids for selection in work.reserve)
+            ground.became(operation.run_id, prepared=True, reserving=reserving, title=work.title, wake_at=wake_at)
         await _explain(connection, namespace, [one for one in ready if one[0].answer is None])
 
 
@@ -120,8 +123,10 @@ def _never_pending(standing: Standing, topic: str, event_id: str, status: str | 
     return errors.precondition(f"{message}: reserve only what `peek` answers", event_id, "prepared.reserve").detail
 
 
-async def _store(connection: Connection, namespace: str, given: Sequence[_One], rules: Rules, outcome: Outcome) -> None:
-    """Answers those that could be stored."""
+async def _store(
+    connection: Connection, namespace: str, given: Sequence[_One], rules: Rules, outcome: Outcome
+) -> dict[str, datetime | None]:
+    """Answers those that could be stored, and says when each is woken."""
     bodies: list[CommitPrepare] = [operation.body for operation, _ in given]
     works = [body.prepared for body in bodies]
     wanted = _wanted_by(given)
@@ -151,6 +156,7 @@ async def _store(connection: Connection, namespace: str, given: Sequence[_One], 
             wake_at = wake_ats[operation.run_id]
             outcome.rings(wake_at)
             operation.answer = PrepareCommitted(wake_at=rows.timestamp(wake_at))
+    return wake_ats
 
 
 def record(operation: Operation, output: Payload | None = None) -> Operation:

@@ -6,7 +6,7 @@ before the lock. Nothing here writes but the steps that phases put on record, al
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -136,12 +136,16 @@ def _text(value: object) -> str | None:
 
 @dataclass(slots=True)
 class Ground:
-    """What a batch knows of the handler runs in it. What was written since it was read is read again."""
+    """What a batch knows of the handler runs in it, which it holds. What was written since it was read is read again,
+    or known from whoever wrote it.
+    """
 
     connection: Connection
     namespace: str
     # All handler runs of the batch, and the automations of those that are to be written, as the fence saw them.
     run_ids: set[str] = field(default_factory=set)
+    # Of these, the runs that end more than one phase in it.
+    several: set[str] = field(default_factory=set)
     automations: dict[str, str] = field(default_factory=dict)
     _taken: set[str] | None = None
     _known: dict[str, Standing] = field(default_factory=dict)
@@ -194,3 +198,10 @@ class Ground:
         """These runs are not what they were."""
         for operation in group:
             self._known.pop(operation.run_id, None)
+
+    def became(self, run_id: str, **changes: Any) -> None:
+        """This and no more was written for a run."""
+        if run_id in self.several:
+            self._known[run_id] = replace(self._known[run_id], **changes)
+        else:
+            self._known.pop(run_id, None)
