@@ -173,6 +173,26 @@ from told t
 """
 
 
+# An automation as most are: twenty inputs with ten events each.
+FEW = """
+with consumer as (
+    insert into kagzi.handlers (namespace, automation, name, kind) values ('default', 'inbox', 'File', 'CONSUMER')
+), came as (
+    insert into kagzi.inputs (namespace, automation, input_id, source, type, key, title)
+    select 'default', 'inbox', gen_random_uuid(), 'post', 'letter', 'x-' || n, 'a letter' from generate_series(1, 20) n
+    returning input_id, key
+), told as (
+    insert into kagzi.events (namespace, automation, topic, event_id)
+    select 'default', 'inbox', 'mail', c.key || '-' || n from came c cross join generate_series(1, 10) n
+    returning topic, event_id, arrival, created_at
+), caused as (
+    insert into kagzi.event_causes (namespace, automation, topic, event_id, input_id)
+    select 'default', 'inbox', t.topic, t.event_id, c.input_id
+    from told t join came c on c.key = substring(t.event_id from '^x-[0-9]+')
+)
+insert into kagzi.deliveries (namespace, automation, consumer, topic, event_id, status, arrival, published_at)
+select 'default', 'inbox', 'File', t.topic, t.event_id, 'PENDING', t.arrival, t.created_at from told t
+"""
 # Indexes of the runs that hold no rule.
 INDEXES = """
 select i.indexrelid::regclass::text as name, pg_get_indexdef(i.indexrelid) as made

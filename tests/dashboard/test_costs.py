@@ -14,7 +14,7 @@ import asyncpg
 import pytest
 from asyncpg.connection import Connection
 
-from kagzi.store import inspection
+from kagzi.store import inputs, inspection
 from kagzi.store.database import Database
 from kagzi.store.queries import Query
 from tests.dashboard import crowd
@@ -173,6 +173,17 @@ async def test_a_long_history_in_a_small_table_is_not_read_to_its_end(database_u
     await connection.close()
     values = {"namespace": "default", "run_id": "00000000-0000-7000-8000-000000000004", "look_at": 900}
     assert await _rows_read(database_url, [(inspection._longer, values)]) == [901]
+
+
+async def test_small_tables_are_probed_and_not_read_for_every_probe(database_url: str) -> None:
+    connection = await asyncpg.connect(database_url)
+    await connection.execute(crowd.FEW)
+    await connection.execute("analyze kagzi.inputs, kagzi.handlers, kagzi.deliveries, kagzi.event_causes, kagzi.events")
+    await connection.close()
+    nothing = dict.fromkeys(inputs._list.parameters)
+    values = {**nothing, "namespace": "default", "automation": "inbox", "look_at": 20, "count": 21}
+    # Each input, ten causes and ten deliveries, and the handler.
+    assert await _rows_read(database_url, [(inputs._list, values)]) == [20 * 21 + 1]
 
 
 def test_what_is_rare_is_found_among_a_million(crowded: Place) -> None:

@@ -69,14 +69,14 @@ class Database:
             "lock_timeout": "200",
             # The statements are index probes on known keys; compiling them costs more than running them.
             "jit": "off",
+            # A plan that is kept may be made while a table is as good as empty; a minute later, before anybody has
+            # analysed it, the table is large. One that is not kept would read a small table whole for every probe.
+            "enable_seqscan": "off",
         }
         if planned_once:
             # Statements over arrays are otherwise planned anew each time, which costs more than to run them: a start of
             # ten runs 1.7 ms of the backend instead of 0.6. For statements that are right with any values alone.
             self._settings["plan_cache_mode"] = "force_generic_plan"
-            # A plan that is kept may be made while a table is as good as empty. It must not read the whole of it then:
-            # a minute later, before anybody has analysed it, the table is large.
-            self._settings["enable_seqscan"] = "off"
         else:
             # A plan for any values reads whole lists for a filter that is given to few calls, and PostgreSQL comes to
             # keep it when a statement is asked for the sixth time.
