@@ -1,5 +1,6 @@
 """What every test may ask for: a fresh database with the current schema, or a private server to crash."""
 
+import gc
 import logging
 import re
 import subprocess
@@ -26,6 +27,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if _RANDOM.search(item.nodeid):
             message = f"{item.nodeid} has another name in every process: give its parameters ids=..."
             raise pytest.UsageError(message)
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays until the end: the garbage collector looks through it no more. With a
+    thousand tests a look took 0.2 s, and some tests ask for one.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
