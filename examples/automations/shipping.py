@@ -21,8 +21,9 @@ class Ship:
 
     async def prepare(self, ctx: PrepareContext, state: Any) -> Prepared:
         """Finds the oldest order that is in both topics."""
-        paid, packed = await asyncio.gather(ctx.peek("order.paid"), ctx.peek("order.packed"))
-        boxes = {event.id: event for event in packed}
+        paid = await ctx.peek("order.paid", limit=1_000)
+        packed = await ctx.get("order.packed", [payment.id for payment in paid])
+        boxes = {event.id: event for event in packed if event.status == "PENDING"}
         for payment in paid:
             if payment.id in boxes:
                 return Prepared(

@@ -12,7 +12,7 @@ import pytest
 from kagzi.protocol.v1 import automation_pb2 as pb
 from kagzi.protocol.v1 import workflow_pb2 as workflow
 from kagzi.protocol.v1.common_pb2 import Failure
-from kagzi.store import controls, upkeep
+from kagzi.store import alarms, controls, upkeep
 from kagzi.store.errors import Refused
 from kagzi.store.operation import Kind, Operation
 from tests.automations.stage import NAMESPACE, Held, Stage, consumer, data, event, new_id, producer
@@ -135,6 +135,20 @@ async def test_an_applied_mutation_is_gone_on_with_at_next(stage: Stage, end: En
     assert (row["status"], str(row["run_id"])) == ("CONSUMED", fresh.run_id)
     assert [str(one) for one in row["run_ids"]] == [held.run_id, fresh.run_id]
     assert (await stage.handler("add"))["failures"] == 0
+
+
+async def test_the_timer_finds_nobody_else_while_a_continuation_waits_for_its_time(stage: Stage) -> None:
+    await stage.deploy(consumer(), producer())
+    await stage.publish(event("m1"))
+    held = await stage.claim(expect="add")
+    await stage.prepare(held, "m1")
+    await stage.mutate(held)
+    await stage.fail(held)
+    due = await stage.database.read(lambda c: alarms.due(c, 100, stranded=False))
+    assert due == {}, "the producer is due and may not start: enough of such would hide what may"
+    await stage.move(seconds=11)
+    assert await stage.ring() == 1
+    assert (await stage.claim(expect="add")).trigger == "continuation"
 
 
 async def test_retention_spares_the_run_that_is_to_be_gone_on_from(stage: Stage) -> None:

@@ -110,6 +110,25 @@ async def test_a_new_event_wakes_a_consumer_before_its_time(stage: Stage) -> Non
     assert (await stage.claim()).trigger == "event"
 
 
+async def test_a_time_that_has_come_is_told_also_with_an_event_and_until_a_prepare_has_heard_it(stage: Stage) -> None:
+    await stage.deploy(consumer())
+    held = await stage.claim()
+    await _prepared(stage, held, hours=1)
+    await stage.commit(held)
+    await stage.move(hours=2)
+    await stage.publish(event("m1"))
+    held = await stage.claim()
+    assert held.trigger == "wake"
+    await stage.fail(held)
+    await stage.move(hours=3)
+    assert await stage.ring() == 1
+    held = await stage.claim()
+    assert held.trigger == "wake"
+    await stage.consume(held)
+    await stage.publish(event("m2"))
+    assert (await stage.claim()).trigger == "event"
+
+
 async def test_a_time_that_comes_while_the_automation_is_busy_is_not_forgotten(stage: Stage) -> None:
     await stage.deploy(consumer(), consumer("other"))
     held = await stage.claim(expect="add")

@@ -6,11 +6,21 @@ from typing import Any
 
 import pytest
 
-from kagzi import Absent, Automation, MutateContext, NextContext, Outcome, PrepareContext, Prepared, mutation
+from kagzi import (
+    Absent,
+    Automation,
+    MutateContext,
+    NextContext,
+    Outcome,
+    PrepareContext,
+    Prepared,
+    ProducerContext,
+    mutation,
+)
 from kagzi.automations.rehearsal import rehearse
 from kagzi.errors import ConfigError
 from kagzi.protocol.v1 import automation_pb2 as pb
-from tests.automations_sdk.stage import Stage
+from tests.automations_sdk.stage import Stage, plain
 
 
 def acting(mutate: Any) -> Automation:
@@ -150,3 +160,16 @@ async def test_a_rehearsal_mutates_nothing_even_if_a_prepare_tries() -> None:
     [finding] = await rehearse(automation)
     assert "`prepare` of 'Eager' calls the mutation 'change' itself" in finding.message
     assert calls == []
+
+
+async def test_a_state_of_another_type_than_before_is_told_as_that() -> None:
+    automation = Automation("x")
+
+    @automation.producer(every="5m", publishes="t")
+    async def poll(ctx: ProducerContext, state: dict[str, int] | None) -> None: ...
+
+    stage = Stage()
+    await stage.play(automation, "poll", state=plain("yesterday's"))
+    failed = stage.body("fail")
+    assert failed.fault == pb.FAULT_DEFECT
+    assert failed.failure.message.startswith("The state of 'poll' is stored as something else than it is declared")

@@ -19,7 +19,7 @@ from kagzi.automations.preparation import Gone, Preparation
 from kagzi.automations.prepared import Prepared
 from kagzi.automations.topics import Topics
 from kagzi.protocol.v1 import automation_pb2 as pb
-from kagzi.sdk.errors import ConfigError, Transient
+from kagzi.sdk.errors import ConfigError, PayloadError, Transient
 
 if TYPE_CHECKING:
     from kagzi.automations.run import HandlerRun, Posted
@@ -143,4 +143,10 @@ def _state(run: HandlerRun) -> Any:
     """The handler's own state, as every run gets a copy of it."""
     if not run.task.HasField("state"):
         return None
-    return run.decode(run.task.state, run.handler.state, "handler")
+    try:
+        return run.decode(run.task.state, run.handler.state, "handler")
+    except PayloadError as error:
+        raise PayloadError(
+            f"The state of {run.handler.name!r} is stored as something else than it is declared to be now: {error} "
+            "Declare what takes both, and return the new one."
+        ) from error

@@ -4,6 +4,10 @@ select h.namespace, h.automation
 from kagzi.handlers h
 join kagzi.automations a on a.namespace = h.namespace and a.name = h.automation
 where h.due_at <= kagzi.now() and a.paused_at is null and a.blocked_code is null
+  -- Before a continuation nobody else starts: found again and again, they would keep the others out of the batch.
+  and (a.continues_run_id is null
+       or h.name = (select r.handler from kagzi.workflow_runs r
+                    where r.namespace = h.namespace and r.run_id = a.continues_run_id))
   and not exists (select 1 from kagzi.workflow_runs r
                   where r.namespace = h.namespace and r.automation = h.automation
                     and r.status in ('PENDING', 'RUNNING', 'SLEEPING'))

@@ -17,8 +17,9 @@ with idle as materialized (
 ), ready as (
     select i.name as automation, h.name as handler, i.continues_run_id,
            case when i.continues_run_id is not null then 'continuation'
+                -- Also when something came meanwhile: whoever asked for a time is told that it has come.
+                when h.kind = 'CONSUMER' and h.wake_at <= kagzi.now() then 'wake'
                 when h.queued or h.dirty then coalesce(h.cause, case h.kind when 'CONSUMER' then 'event' else 'manual' end)
-                when h.kind = 'CONSUMER' then 'wake'
                 else coalesce(h.cause, 'schedule') end as trigger,
            h.kind, h.subscribes, i.task_queue, i.definition_hash, h.state, h.state_encoding, h.next_run_at,
            p.oldest,
