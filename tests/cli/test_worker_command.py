@@ -1,10 +1,12 @@
 """`kagzi worker`: finds the workflows of a module, runs them, and starts anew when their code changes."""
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,7 @@ from kagzi.sdk.definition import workflow
 async def answer(ctx) -> int:
     return {answer}
 """
+_SECONDS = count(1_700_000_000)
 OF_TWO_QUEUES = """
 from kagzi.sdk.definition import workflow
 
@@ -46,6 +49,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def write(path: Path, text: str) -> None:
     path.parent.mkdir(exist_ok=True)
     path.write_text(text)
+    # No two texts of one second: Python would take the bytecode of one for that of the other.
+    second = next(_SECONDS)
+    os.utime(path, (second, second))
 
 
 def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:

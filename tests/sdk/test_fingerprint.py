@@ -25,7 +25,9 @@ async def steps(ctx):
 
 def fingerprint(folder: Path, module: str) -> str:
     program = f"import {module} as found; print(found.order.definition_hash)"
-    done = subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, check=True)
+    # Bytecode stands for any source of the same size and second.
+    command = [sys.executable, "-B", "-c", program]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
     return done.stdout.strip()
 
 
