@@ -140,6 +140,14 @@ def test_what_is_no_json_is_refused(space: Space, body: bytes) -> None:
     assert (answer.status_code, answer.json()["code"]) == (400, "INVALID_ARGUMENT")
 
 
+@pytest.mark.parametrize(("body", "reason"), [(b'{"workflow_type": }', "at character 18"), (b"\xff", "can't decode")])
+def test_where_a_body_ceases_to_be_json_is_said_and_blamed_on_no_field(space: Space, body: bytes, reason: str) -> None:
+    told = space.http.post("/api/v1/runs", content=body, headers={"content-type": "application/json"}).json()
+    assert told["field"] == ""
+    assert told["detail"].startswith("the body is no JSON: ")
+    assert reason in told["detail"]
+
+
 def test_a_body_beyond_the_limit_is_not_read(space: Space) -> None:
     def endless() -> Any:
         for _ in range(10):

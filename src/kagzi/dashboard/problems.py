@@ -116,6 +116,9 @@ async def _misfit(_: Request, error: Exception) -> JSONResponse:
 async def _invalid(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     first: dict[str, Any] = error.errors()[0]
+    if first["type"] == "json_invalid":
+        reason = f"the body is no JSON: {first['ctx']['error']}, at character {first['loc'][-1]}"
+        return document(Problem("INVALID_ARGUMENT", reason))
     # The first part says whether it stands in the path, the query or the body.
     place = ".".join(str(part) for part in first["loc"][1:])
     message = str(first["msg"]).removeprefix("Value error, ")
@@ -127,6 +130,8 @@ async def _plain(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     status = HTTPStatus(error.status_code)
     code = {404: "NOT_FOUND", 405: "UNIMPLEMENTED"}.get(status, "INVALID_ARGUMENT")
-    answer = document(Problem(code, str(error.detail)), status)
+    # A body that could not be read has its reason behind it.
+    reason = str(error.detail) if error.__cause__ is None else f"the body is no JSON: {error.__cause__}"
+    answer = document(Problem(code, reason), status)
     answer.headers.update(error.headers or {})
     return answer
