@@ -148,6 +148,12 @@ def test_where_a_body_ceases_to_be_json_is_said_and_blamed_on_no_field(space: Sp
     assert reason in told["detail"]
 
 
+def test_what_can_be_read_has_a_head(space: Space) -> None:
+    answer = space.http.head("/api/v1/runs")
+    assert (answer.status_code, answer.content) == (200, b"")
+    assert answer.headers["content-type"] == "application/json"
+
+
 def test_a_body_beyond_the_limit_is_not_read(space: Space) -> None:
     def endless() -> Any:
         for _ in range(10):

@@ -47,9 +47,10 @@ def router(server: Gateway) -> APIRouter:
     made.add_api_route("/runs/{run_id}/result", _result(server), methods=["GET"], tags=["runs"], **_RESULT)
     for route in ROUTES:
         method = gateway.method(route.rpc)
+        endpoint = _endpoint(server, route, method.input_type)
         made.add_api_route(
             route.path,
-            _endpoint(server, route, method.input_type),
+            endpoint,
             methods=[route.verb],
             status_code=route.status,
             tags=[route.tag],
@@ -59,6 +60,8 @@ def router(server: Gateway) -> APIRouter:
             response_model=models.answer(method.output_type),
             responses=_PROBLEM,
         )
+        if route.verb == "GET":
+            made.add_api_route(route.path, endpoint, methods=["HEAD"], include_in_schema=False)
     return made
 
 
