@@ -126,17 +126,12 @@ async def test_runs_are_cancelled_and_terminated_and_the_status_is_told(kagzi: K
     [
         (("start", "twice", "--input", "{"), "--input is no JSON", USAGE),
         (("start", "twice", "--at", "tomorrow"), "--at 'tomorrow' is no time", USAGE),
-        (("start", "twice", "--priority", "9"), "priority", USAGE),
         (("runs", "show", "nothing"), "nothing", FAILED),
         (("runs", "list", "--status", "LOST"), "status", USAGE),
         (("runs", "resolve", "o-1", "pay", "perhaps"), "applied, not_applied or fail", USAGE),
         (("runs", "list", "--label", "seven"), "customer=7", USAGE),
-        (("schedules", "create", "s", "twice", "--cron", "61 * * * *"), "61", USAGE),
         (("schedules", "create", "s", "twice"), "--cron, --every or --text", USAGE),
         (("schedules", "create", "s", "twice", "--every", "5s", "--overlap", "x"), "--overlap 'x' must be", USAGE),
-        (("schedules", "show", "nobody"), "(--namespace)", FAILED),
-        (("keys", "revoke", "019012345678"), "key_id", USAGE),
-        (("keys", "revoke", "01901234-5678-7abc-8def-0123456789ab"), "there is no key", FAILED),
     ],
 )
 async def test_a_mistake_is_one_line_that_says_what_to_do(

@@ -130,7 +130,7 @@ async def test_fire_times_are_shown_of_what_exists_and_of_what_does_not(kagzi: K
         (["backfill", "nowhere", "--since", "2026-06-01"], 2, "zone"),
         (["backfill", "nowhere", "--since", "2026-06-01T00:00Z", "--overlap", "both"], 2, "queue_all"),
         (["history", "nowhere"], 1, "nowhere"),
-        (["history", "nowhere", "--template", "x"], 2, "template_run_id"),
+        (["history", "nowhere", "--template", "x"], 2, "--template is no UUID"),
         (["next"], 2, "name a schedule"),
         (["next", "nowhere", "--timezone", "UTC"], 2, "leave them out"),
         (["next", "nowhere", "--after", "noon"], 2, "--after"),
