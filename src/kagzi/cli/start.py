@@ -60,7 +60,7 @@ def start(
 def _one(
     type: str, input: Any, options: dict[str, Any], url: str | None, namespace: str | None, *, wait: bool, json: bool
 ) -> None:
-    from kagzi.cli import screen
+    from kagzi.cli import reasons, screen
     from kagzi.cli.wording import spoken
     from kagzi.sdk.errors import RunCancelled, RunFailed
 
@@ -71,8 +71,8 @@ def _one(
             return
         typer.secho(f"Started {handle.run_id}, waiting for its end.", err=True)
         try:
-            with screen.progress(type, None):
-                output = handle.result()
+            with screen.progress(type, None) as (bar, _):
+                output = reasons.result(handle, reasons.speaker(bar.console))
         except (RunFailed, RunCancelled) as ended:
             _tell({"run_id": handle.run_id, "error": spoken(ended)}, "", json=json)
             end(spoken(ended), FAILED)
