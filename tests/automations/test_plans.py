@@ -10,7 +10,8 @@ import asyncpg
 import pytest_asyncio
 from asyncpg.connection import Connection
 
-from kagzi.store import batch
+from kagzi.protocol.v1.automation_pb2 import InputKey
+from kagzi.store import batch, inputs, publications
 from kagzi.store.database import Database, plan_anew
 from kagzi.store.operation import Operation
 from tests.automations.stage import LEASE, MAIL, NAMESPACE, RULES, SETTINGS, Held, Stage, consumer, event, producer
@@ -139,3 +140,48 @@ async def test_the_lanes_keep_their_plans_where_these_are_right_for_any_size(dat
         assert await database.read(lambda c: c.fetchval("show enable_seqscan")) == "off"
     finally:
         await database.close()
+
+
+# One input, a file perhaps, that caused everything; the table is never analysed.
+_FILE = """
+alter table kagzi.event_causes set (autovacuum_enabled = off);
+alter table kagzi.deliveries set (autovacuum_enabled = off);
+insert into kagzi.inputs (namespace, automation, input_id, source, type, key)
+values ('default', 'inbox', $1, 'folder', 'file', 'big');
+insert into kagzi.events (namespace, automation, topic, event_id)
+select 'default', 'inbox', 'mail', 'e' || i from generate_series(1, 20000) i;
+insert into kagzi.event_causes (namespace, automation, topic, event_id, input_id)
+select 'default', 'inbox', 'mail', 'e' || i, $1 from generate_series(1, 20000) i;
+insert into kagzi.deliveries (namespace, automation, consumer, topic, event_id, status, arrival, published_at)
+select 'default', 'inbox', 'add', 'mail', 'e' || i, 'PENDING', i, kagzi.now() from generate_series(1, 20000) i;
+"""
+
+
+async def test_what_an_input_caused_is_not_read_again_for_each_of_it(stage: Stage, kept: Connection) -> None:
+    await stage.deploy(consumer(publishes=["row"]), consumer("tell", ["row"]))
+    key = InputKey(source="folder", type="file", id="big")
+    await stage.connection.execute(_FILE.replace("$1", f"'{publications.input_id(key)}'"))
+    await stage.publish(event("m1", input=MAIL))
+    (held,) = await stage.claim_all()
+    wanted = {"mail": [f"e{number}" for number in range(1, 21)]}
+    await stage.ask(stage.preparing(held, wanted))
+    committed = await _read(kept, stage.committing(held, event("r1", "row")))
+    assert committed["event_causes"] <= 2 * 20
+
+    async with kept.transaction():
+        before = await kept.fetchrow(_READ)
+        answer = await inputs.skip(kept, NAMESPACE, "inbox", key)
+        # All that was not reserved, and the row.
+        assert answer.skipped == 20_000 - 20 + 1
+        after = await kept.fetchrow(_READ)
+    assert before is not None
+    assert after is not None
+    assert after["causes"] - before["causes"] <= 6 * 20_000
+    assert after["deliveries"] - before["deliveries"] <= 10 * 20_000
+
+
+_READ = """
+select sum(seq_tup_read + idx_tup_fetch) filter (where relname = 'event_causes') as causes,
+       sum(seq_tup_read + idx_tup_fetch) filter (where relname = 'deliveries') as deliveries
+from pg_stat_xact_user_tables where schemaname = 'kagzi'
+"""

@@ -68,20 +68,45 @@ order by r.created_at, r.run_id
 limit :count;
 
 -- name: skip
--- Skips what is pending of an input. The caller holds the automation.
+-- Skips what is pending of an input. Each delivery is found by its key, however many an input caused, and changed where
+-- it was found: the planner, as long as it knows nothing of a table, would go through all of them for each. The caller
+-- holds the automation.
+with caused as materialized (
+    select c.topic, c.event_id
+    from kagzi.event_causes c
+    where c.namespace = :namespace and c.automation = :automation
+      and c.input_id between :input_id::uuid and :input_id::uuid
+    order by c.input_id
+), pending as materialized (
+    select d.place
+    from caused c
+    cross join kagzi.handlers h
+    cross join lateral (
+        select d.ctid as place, d.status from kagzi.deliveries d
+        where d.namespace = :namespace and d.automation = :automation and d.consumer = h.name and d.topic = c.topic
+          and d.event_id = c.event_id
+        limit 1) as d
+    where h.namespace = :namespace and h.automation = :automation and d.status = 'PENDING'
+)
 update kagzi.deliveries d
 set status = 'SKIPPED', updated_at = kagzi.now()
-from kagzi.event_causes c, kagzi.handlers h
-where c.namespace = :namespace and c.automation = :automation and c.input_id = :input_id::uuid
-  and h.namespace = :namespace and h.automation = :automation
-  and d.namespace = :namespace and d.automation = :automation and d.consumer = h.name and d.topic = c.topic
-  and d.event_id = c.event_id and d.status = 'PENDING';
+from pending p
+where d.ctid = p.place and d.namespace = :namespace and d.automation = :automation and d.status = 'PENDING';
 
 -- name: reserved
 -- How many deliveries of an input a run has.
 select count(*) as reserved
-from kagzi.event_causes c
-join kagzi.handlers h on h.namespace = :namespace and h.automation = :automation
-join kagzi.deliveries d on d.namespace = :namespace and d.automation = :automation and d.consumer = h.name
-    and d.topic = c.topic and d.event_id = c.event_id and d.status = 'RESERVED'
-where c.namespace = :namespace and c.automation = :automation and c.input_id = :input_id::uuid;
+from (
+    select c.topic, c.event_id
+    from kagzi.event_causes c
+    where c.namespace = :namespace and c.automation = :automation
+      and c.input_id between :input_id::uuid and :input_id::uuid
+    order by c.input_id
+    offset 0) as c
+cross join kagzi.handlers h
+cross join lateral (
+    select d.status from kagzi.deliveries d
+    where d.namespace = :namespace and d.automation = :automation and d.consumer = h.name and d.topic = c.topic
+      and d.event_id = c.event_id
+    limit 1) as d
+where h.namespace = :namespace and h.automation = :automation and d.status = 'RESERVED';
