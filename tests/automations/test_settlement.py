@@ -138,14 +138,14 @@ async def test_an_applied_mutation_is_gone_on_with_at_next(stage: Stage, end: En
 
 
 async def test_the_timer_finds_nobody_else_while_a_continuation_waits_for_its_time(stage: Stage) -> None:
-    await stage.deploy(consumer(), producer())
+    await stage.deploy(consumer(), consumer("other"), producer())
     await stage.publish(event("m1"))
     held = await stage.claim(expect="add")
     await stage.prepare(held, "m1")
     await stage.mutate(held)
     await stage.fail(held)
-    due = await stage.database.read(lambda c: alarms.due(c, 100, stranded=False))
-    assert due == {}, "the producer is due and may not start: enough of such would hide what may"
+    due = await stage.database.read(lambda c: alarms.due(c, 100, stranded=True))
+    assert due == {}, "a producer is due, a consumer stirred, and neither may start: enough of such would hide what may"
     await stage.move(seconds=11)
     assert await stage.ring() == 1
     assert (await stage.claim(expect="add")).trigger == "continuation"

@@ -23,6 +23,9 @@ from kagzi.handlers h
 join kagzi.automations a on a.namespace = h.namespace and a.name = h.automation
 where (h.queued or h.dirty) and h.removed_at is null and (h.not_before is null or h.not_before <= kagzi.now())
   and a.paused_at is null and a.blocked_code is null
+  and (a.continues_run_id is null
+       or h.name = (select r.handler from kagzi.workflow_runs r
+                    where r.namespace = h.namespace and r.run_id = a.continues_run_id))
   and not exists (select 1 from kagzi.workflow_runs r
                   where r.namespace = h.namespace and r.automation = h.automation
                     and r.status in ('PENDING', 'RUNNING', 'SLEEPING'))
