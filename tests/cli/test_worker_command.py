@@ -112,7 +112,7 @@ def test_what_cannot_be_collected_says_why_in_one_line(here: Path, place: str, t
     ("arguments", "message"),
     [
         (("nowhere",), "error: There is no module 'nowhere'"),
-        (("orders", "--concurrency", "0"), "error: concurrency (KAGZI_CONCURRENCY)"),
+        (("orders", "--concurrency", "0"), "error: --concurrency (KAGZI_CONCURRENCY)"),
         (("orders", "--url", "x:y"), "error: 'x:y' (KAGZI_URL) names no server"),
         (
             ("queues",),

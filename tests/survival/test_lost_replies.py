@@ -306,12 +306,15 @@ async def test_a_notice_that_is_lost_is_given_again(way: Way, notice: str) -> No
     Ear.heard = asyncio.Event()
     way.first.lose(notice)
     async with way.worker(), Client(way.pair.servers[0].address) as client:
-        handle = await client.start(listening, queue=way.queue)
-        await until(lambda: ran[handle.run_id, "until-heard"] == 1)
+        handle = await _listens(way, client)
         if notice == "cancels":
-            await handle.cancel("enough")
-            with pytest.raises(RunCancelled):
-                await handle.result(timeout=60)
+            await _cancelled(handle)
+            for _ in range(10):
+                if way.first.lost.is_set():
+                    break
+                # The answer to a heartbeat brought the word sooner, and there was no notice to lose.
+                handle = await _listens(way, client)
+                await _cancelled(handle)
         else:
             if notice == "wakes":
                 # What is there before the server knows of the wait comes with its answer.
@@ -321,6 +324,18 @@ async def test_a_notice_that_is_lost_is_given_again(way: Way, notice: str) -> No
     assert way.first.lost.is_set()
     assert ran[handle.run_id, "until-heard"] == 1
     assert await _column(way, "select crashes from kagzi.workflow_runs", handle) == [0]
+
+
+async def _listens(way: Way, client: Client) -> Handle[str]:
+    handle = await client.start(listening, queue=way.queue)
+    await until(lambda: ran[handle.run_id, "until-heard"] == 1)
+    return handle
+
+
+async def _cancelled(handle: Handle[Any]) -> None:
+    await handle.cancel("enough")
+    with pytest.raises(RunCancelled):
+        await handle.result(timeout=60)
 
 
 async def _column(way: Way, query: str, handle: Handle[Any]) -> list[Any]:

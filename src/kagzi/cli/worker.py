@@ -116,7 +116,7 @@ def _of_queue(declared: list[Served], module: str, queue: str) -> list[Served]:
     named = ", ".join(map(str, others))
     if not served:
         raise ConfigError(
-            f"{module} has no workflow for the queue {queue!r}, only for {named}: say --queue {others[0]}."
+            f"The module {module} has no workflow for the queue {queue!r}, only for {named}: say --queue {others[0]}."
         )
     if others:
         typer.echo(f"Leaves the workflows for {named} to other workers.", err=True)
