@@ -77,21 +77,21 @@ with caused as materialized (
     where c.namespace = :namespace and c.automation = :automation
       and c.input_id between :input_id::uuid and :input_id::uuid
     order by c.input_id
-), pending as materialized (
+), found as materialized (
     select d.place
     from caused c
     cross join kagzi.handlers h
     cross join lateral (
-        select d.ctid as place, d.status from kagzi.deliveries d
+        select d.ctid as place from kagzi.deliveries d
         where d.namespace = :namespace and d.automation = :automation and d.consumer = h.name and d.topic = c.topic
           and d.event_id = c.event_id
         limit 1) as d
-    where h.namespace = :namespace and h.automation = :automation and d.status = 'PENDING'
+    where h.namespace = :namespace and h.automation = :automation
 )
 update kagzi.deliveries d
 set status = 'SKIPPED', updated_at = kagzi.now()
-from pending p
-where d.ctid = p.place and d.namespace = :namespace and d.automation = :automation and d.status = 'PENDING';
+from found f
+where d.ctid = f.place and d.namespace = :namespace and d.automation = :automation and d.status = 'PENDING';
 
 -- name: reserved
 -- How many deliveries of an input a run has.
