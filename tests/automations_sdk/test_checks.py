@@ -141,7 +141,7 @@ def test_a_name_that_cannot_be_stored_is_refused_where_it_is_given(name: Any) ->
     ("declare", "said"),
     [
         (lambda: Automation("x", accepts=3), "accepts must be a topic or a list of topics, got 3"),  # type: ignore[arg-type]
-        (lambda: Automation("x", accepts=["\ud800"]), "accepts must be names of 1 to 255 bytes"),
+        (lambda: Automation("x", accepts=["\ud800"]), "a topic of accepts must be 1 to 255 bytes"),
         (lambda: Automation("x").producer(every="1m", publishes=None)(produce), "publishes must be a topic"),  # type: ignore[arg-type]
         (lambda: Automation("x").consumer(subscribe="t", timeout=0)(Nothing), "timeout=0 leaves no time"),
         (lambda: Automation("x").consumer(subscribe="t", timeout="soon")(Nothing), "timeout='soon' is not a duration"),

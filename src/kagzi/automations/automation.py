@@ -37,7 +37,7 @@ class Automation:
     """
 
     def __init__(self, name: str, *, queue: str | None = None, accepts: str | Sequence[str] = ()) -> None:
-        _check(name, "an automation's name")
+        check_name(name, "an automation's name", _NAME_BYTES)
         if queue is not None:
             check_name(queue, "queue")
         self.name = name
@@ -161,13 +161,7 @@ class _Served:
 
 def _name(given: str | None, source: object) -> str:
     found = given or getattr(source, "__name__", None) or type(source).__name__
-    _check(found, "a handler's name")
+    check_name(found, "a handler's name", _NAME_BYTES)
     if "." in found:
         raise ConfigError(f"a handler's name holds no dot: {found!r}")
     return found
-
-
-def _check(name: Any, what: str) -> None:
-    # Printable first: what is not may have no bytes.
-    if not isinstance(name, str) or not name or not name.isprintable() or len(name.encode()) > _NAME_BYTES:
-        raise ConfigError(f"{what} must be 1 to {_NAME_BYTES} bytes of printable text, got {name!r:.80}")

@@ -15,6 +15,7 @@ from kagzi.automations.signatures import declared
 from kagzi.automations.timing import Timing
 from kagzi.protocol.v1 import automation_pb2 as pb
 from kagzi.sdk import duration
+from kagzi.sdk.definition import check_name
 from kagzi.sdk.duration import Duration
 from kagzi.sdk.errors import ConfigError
 
@@ -114,9 +115,7 @@ def topics(given: str | Sequence[str], where: str) -> tuple[str, ...]:
         raise ConfigError(f"{where} must be a topic or a list of topics, got {given!r:.80}")
     listed = (given,) if isinstance(given, str) else tuple(given)
     for topic in listed:
-        # Printable first: what is not may have no bytes.
-        if not isinstance(topic, str) or not topic or not topic.isprintable() or len(topic.encode()) > 255:
-            raise ConfigError(f"{where} must be names of 1 to 255 bytes of printable text, got {topic!r}")
+        check_name(topic, f"a topic of {where}")
     return tuple(dict.fromkeys(listed))
 
 

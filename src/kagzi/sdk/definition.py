@@ -329,11 +329,11 @@ def _check_annotation(name: str, verb: str, annotation: Any) -> None:
             raise
 
 
-def check_name(name: str, field_name: str) -> None:
+def check_name(name: str, field_name: str, most: int = _NAME_BYTES) -> None:
     """Raises ConfigError unless it is a name that can be stored."""
     # Printable first: what is not may have no bytes.
-    if not isinstance(name, str) or not name or not name.isprintable() or len(name.encode()) > _NAME_BYTES:
-        raise ConfigError(f"{field_name} must be 1 to {_NAME_BYTES} bytes of printable text, got {reprlib.repr(name)}")
+    if not isinstance(name, str) or not name or not name.isprintable() or len(name.encode()) > most:
+        raise ConfigError(f"{field_name} must be 1 to {most} bytes of printable text, got {reprlib.repr(name)}")
 
 
 def _checked_retry(retry: Retry) -> Retry:
